@@ -1,0 +1,288 @@
+"""The settings: one schema, and where each value came from.
+
+Knows: every setting's name, type, range and default; the four places a value can come from (command
+line, environment, TOML file, default) and their order. Does not know: what a setting does.
+
+A layer is checked as a whole even where a stronger layer overrides it, so that a wrong value in a file
+is found on the day it is written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+PREFIX = "TICKWIRE_"
+CONFIG_VARIABLE = "TICKWIRE_CONFIG"
+CONFIG_FILE = "tickwire.toml"
+"""Read from the working directory when no other file is named."""
+
+
+def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """$XDG_CACHE_HOME/tickwire, or ~/.cache/tickwire. A relative XDG_CACHE_HOME counts as unset, as its
+    specification demands."""
+    xdg = Path(environ.get("XDG_CACHE_HOME", ""))
+    return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "tickwire"
+
+
+def _split(value: object) -> object:
+    """A comma-separated text (command line, environment) or a list (file) -> a tuple."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _expand_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Origin = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s,]+$")]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """Everything that can be set. The command line's flags, the variables, the keys of the file and the
+    table in the README are all made from these fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    host: Text = Field(
+        "127.0.0.1", description="Address to listen on. 0.0.0.0 opens the server to the network."
+    )
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0 takes any free one.")
+    model: Text = Field(
+        "default",
+        description="`default` (SmolLM2-135M-Instruct), a Hugging Face folder, a .gguf file, or a hub id.",
+    )
+    served_model_name: Text | None = Field(
+        None, description="The model's name on the wire. Not set: the name the model came with."
+    )
+    device: Literal["cpu"] = Field("cpu", description="Where the model runs.")
+    threads: Count | None = Field(
+        None, description="CPU threads for the model. Not set: as many as there are physical cores."
+    )
+    max_model_len: Count | None = Field(
+        None,
+        description="Context in tokens, prompt and answer together. Not set: what the model was made for.",
+    )
+    kv_cache_tokens: int | None = Field(
+        None,
+        ge=16,
+        description="Tokens that the KV cache holds for all sequences. Not set: a share of the free memory.",
+    )
+    max_num_seqs: Count = Field(32, le=1024, description="Sequences that may run in one tick.")
+    token_budget: Count = Field(512, description="Tokens that one tick may compute, over all sequences.")
+    prefill_chunk: Count = Field(256, description="Tokens of one prompt that one tick may compute.")
+    cache_dir: Annotated[Path, AfterValidator(_expand_home)] = Field(
+        default_factory=default_cache_dir,
+        description="Where pulled and converted models are kept.",
+        json_schema_extra={"allowed": "a path"},
+    )
+    max_message_bytes: int = Field(
+        1024 * 1024, ge=1024, description="Largest request body or socket message accepted, in bytes."
+    )
+    allowed_origins: Annotated[tuple[Origin, ...], BeforeValidator(_split)] = Field(
+        (),
+        description="Other web origins whose pages may use the server. Its own page always may.",
+        json_schema_extra={
+            "allowed": "origins like https://example.org, without a path; several are separated by commas"
+        },
+    )
+    send_timeout_s: float = Field(
+        20.0, gt=0, description="Seconds that a reader may take nothing before its connection is cut."
+    )
+    shutdown_timeout_s: float = Field(
+        10.0, ge=0, description="Seconds that running answers get to finish after a signal to stop."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least that is logged."
+    )
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used. The message has one line for each problem: the field, where the
+    value came from, what was got and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The settings in effect, and for each field where its value came from: a flag, a variable, the
+    file's path, or "default"."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def load_settings(
+    flags: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    config: str | None = None,
+    directory: Path | None = None,
+) -> Loaded:
+    """Settings from the command line > environment > TOML file > defaults.
+
+    Args:
+        flags: texts given on the command line, by field name.
+        environ: the variables. An empty one counts as not set.
+        config: the file named on the command line; else TICKWIRE_CONFIG names it, else
+            `tickwire.toml` in `directory` (the working directory) is read if it is there.
+
+    Raises:
+        SettingsError: a value, a key, a variable or the file itself is wrong.
+    """
+    path = _config_path(config, environ, directory or Path())
+    from_file = _from_file(path) if path else {}
+    texts, text_sources = _texts(flags or {}, environ)
+    from_text = _checked(lambda: Settings.model_validate_strings(texts), text_sources)
+    sources = dict.fromkeys(Settings.model_fields, "default")
+    sources.update(dict.fromkeys(from_file, str(path)))
+    sources.update(text_sources)
+    values = {"cache_dir": default_cache_dir(environ), **from_file, **from_text}
+    return Loaded(Settings.model_construct(**values), sources)  # each layer was checked above
+
+
+def _config_path(config: str | None, environ: Mapping[str, str], directory: Path) -> Path | None:
+    named = config or environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    here = directory / CONFIG_FILE
+    return here if here.is_file() else None
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not a TOML file: {error}") from error
+    # TOML has types of its own, so `port = "80"` or `port = true` is a mistake there. JSON mode is the
+    # strict mode in which a path may still be written as a text.
+    text = json.dumps(values, default=str)
+    return _checked(
+        lambda: Settings.model_validate_json(text, strict=True),
+        dict.fromkeys(Settings.model_fields, str(path)),
+    )
+
+
+def _texts(flags: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The values that come as text, and the flag or variable each was given by."""
+    texts, sources = {}, {}
+    if environ.get("PORT"):
+        texts["port"], sources["port"] = environ["PORT"], "PORT"
+    unknown = []
+    for name, value in environ.items():
+        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE or not value:
+            continue
+        field = name.removeprefix(PREFIX).lower()
+        if name != variable(field) or field not in Settings.model_fields:
+            unknown.append(_unknown("variable", name, [variable(each) for each in Settings.model_fields]))
+            continue
+        texts[field], sources[field] = value, name
+    if unknown:
+        raise SettingsError("\n".join(unknown))
+    texts.update(flags)
+    sources.update({name: flag(name) for name in flags})
+    return texts, sources
+
+
+def _checked(validate: Callable[[], Settings], sources: Mapping[str, str]) -> dict[str, Any]:
+    """The values of one layer, or SettingsError with every problem in it."""
+    try:
+        layer = validate()
+    except ValidationError as error:
+        raise SettingsError("\n".join(_problem(each, sources) for each in error.errors())) from error
+    return {name: getattr(layer, name) for name in layer.model_fields_set}
+
+
+def _problem(error: ErrorDetails, sources: Mapping[str, str]) -> str:
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return _unknown("key", name, list(Settings.model_fields), f" in {next(iter(sources.values()))}")
+    return f"{name}: got {error['input']!r} (from {sources[name]}), allowed: {allowed(name)}"
+
+
+def _unknown(kind: str, name: str, known: list[str], where: str = "") -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    return f"unknown {kind} {name}{where}; {hint}"
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    properties: dict[str, Any] = Settings.model_json_schema()["properties"]
+    return properties
+
+
+def allowed(name: str) -> str:
+    """What a field takes, in words, from the schema: "an integer from 0 to 65535"."""
+    schema = _schema()[name]
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    schema = next((each for each in schema.get("anyOf", []) if each["type"] != "null"), schema)
+    if "const" in schema or "enum" in schema:
+        return " or ".join(schema.get("enum") or [schema["const"]])
+    noun = {"integer": "an integer", "number": "a number", "string": "a text that is not empty"}[
+        schema["type"]
+    ]
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f"{noun} from {low} to {high}"
+    if "exclusiveMinimum" in schema:
+        return f"{noun} above {schema['exclusiveMinimum']:g}"
+    return noun if low is None else f"{noun} of at least {low:g}"
+
+
+def as_toml(loaded: Loaded) -> str:
+    """The settings in effect as a settings file; a comment tells where each value came from."""
+    lines = []
+    for name in Settings.model_fields:
+        value = getattr(loaded.settings, name)
+        if value is None:
+            lines.append(f"# {name} is not set")
+            continue
+        # Quoted like a text: a file's path may hold a line break, and a comment may not.
+        source = (
+            loaded.sources[name] if loaded.sources[name].isprintable() else _toml_value(loaded.sources[name])
+        )
+        lines.append(f"{name} = {_toml_value(value)}  # {source}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, (str, Path)):
+        # A TOML basic string is a JSON string, but DEL has to be escaped in it as well.
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
