@@ -1,0 +1,137 @@
+"""The arithmetic of the model, one module per kind of device behind one interface.
+
+Knows: which module serves which device, and what every kernel must do: shapes, dtypes, what is
+changed in place. Does not know: models, sequences, requests, or how any kernel is made.
+
+`kernels.reference` is the oracle: plain torch, written to be read. Every other module has the same
+functions and is tested against it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+
+class Kernels(Protocol):
+    """What a device module offers. Sizes: T tokens, S sequences, R sampled rows, H hidden, I intermediate,
+    D head_dim, NQ query heads, NK key-value heads (NQ is a multiple of NK), B blocks of SLOTS token
+    slots, W blocks in the longest table, P positions, V vocabulary.
+
+    Floating point is fp32 throughout, integers as stated. Inputs are contiguous, are not changed unless
+    "in place" is said, and results are fresh tensors that alias no input.
+
+    A row of a result depends on that row's own inputs only, bit for bit, whatever else is in the batch
+    (`Linear` may differ: see there).
+    """
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x[T, H] / sqrt(mean(x^2) + eps) * weight[H] -> [T, H]. Zhang and Sennrich, 2019 (RMSNorm)."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """residual[T, H] += x[T, H] in place; returns rms_norm(residual, weight, eps)."""
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """gate_up[T, 2I], gate first -> gate * sigmoid(gate) * up, [T, I]. Shazeer, 2020 (SwiGLU)."""
+
+    def rope_and_cache(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        """Rotate queries and keys, store keys and values, return the queries.
+
+        qkv[T, (NQ + 2 NK) D]: all query heads, then all key heads, then all value heads.
+        positions[T] i64 < P select the rows of cos[P, D/2] and sin[P, D/2].
+        slots[T] i64: block * SLOTS + offset, no two alike.
+        key_cache, value_cache [B, NK, SLOTS, D]: written in place at `slots`, nowhere else.
+        q_norm[D], k_norm[D]: RMS norm per head before the rotation (Qwen3), or None for both.
+
+        Rotation pairs element d with d + D/2 ("rotate half"). Su et al., 2021 (RoFormer).
+        Returns q[T, NQ, D].
+        """
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        block_tables: Tensor,
+        context_lens: Tensor,
+        query_start: Tensor,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """Causal attention over the blocks where they lie; decode rows and prompt chunks in one call.
+
+        q[T, NQ, D]; key_cache, value_cache [B, NK, SLOTS, D], this tick's keys and values included;
+        block_tables[S, W] i32, of which only the first ceil(context_lens / SLOTS) of a row are read;
+        context_lens[S] i32; query_start[S + 1] i32, ascending from 0 to T.
+
+        Token t of sequence s stands at position p = context_lens[s] - (query_start[s + 1] - t) and sees
+        the positions <= p, and of those, with a window, only the ones > p - window. Slots that no token
+        sees are never read: they may hold anything.
+
+        Query head h reads key-value head h // (NQ / NK).
+        Returns [T, NQ * D]. Kwon et al., 2023 (PagedAttention); split contexts as in Flash-Decoding (2023).
+        """
+
+    def Linear(self, weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:  # noqa: N802
+        """Prepare weight[O, I] and bias[O] once; the result maps x[T, I] to x @ weight.T + bias, [T, O].
+
+        The order of summation may differ between values of T, so a row may differ in the last bits
+        with the size of its batch; each module says when.
+        """
+
+    def sample(
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        top_p: Tensor,
+        top_k: Tensor,
+        min_p: Tensor,
+        seed: Tensor,
+        position: Tensor,
+    ) -> Tensor:
+        """One token id per row: logits[R, V] -> ids[R] i64.
+
+        temperature, top_p, min_p [R] f32; top_k[R] i32, 0 for off; seed, position [R] i64.
+        A row with temperature < 1e-5 takes its largest logit, the lowest id of equals. Other rows:
+
+        1. z = (logit - largest logit) / temperature, in fp64.
+        2. min_p keeps z >= log(min_p).
+        3. top_k keeps the k largest of those, exactly k (equals: lower ids first).
+        4. top_p keeps, in that same order, each token before which the sum of exp(z) is less than top_p
+           times the sum over all that step 3 kept.
+        5. The largest z + Gumbel noise wins (the lowest id of equals), which is a draw from the softmax.
+
+        The noise of a token is -log(-log(u)) in fp64, u = (word + 1/2) / 2^32, so 0 < u < 1. The word is
+        the first of Philox4x32-10 (Salmon et al., 2011) with the key (seed low, seed high) and the counter
+        (token id, position low, position high, 0): it does not depend on the row's place in the batch.
+
+        A row holding a NaN, or whose largest logit is not finite, gives -1.
+        """
+
+
+def for_device(device: torch.device) -> Kernels:
+    """The kernels for tensors on `device`.
+
+    Raises:
+        ValueError: no kernels exist for this kind of device.
+    """
+    if device.type != "cpu":
+        raise ValueError(f"device: got {device.type!r}, allowed: 'cpu'")
+    # Imported late: it loads or compiles machine code, which the oracle's users need not wait for.
+    return cast(Kernels, importlib.import_module("kernels.cpu"))
