@@ -97,7 +97,7 @@ class Settings(BaseModel):
     prefill_chunk: Count = Field(256, description="Tokens of one prompt that one tick may compute.")
     cache_dir: Annotated[Path, AfterValidator(_expand_home)] = Field(
         default_factory=default_cache_dir,
-        description="Where pulled and converted models are kept.",
+        description="Where models are kept. Not set: $XDG_CACHE_HOME/tickwire, or ~/.cache/tickwire.",
         json_schema_extra={"allowed": "a path"},
     )
     max_message_bytes: int = Field(
@@ -261,6 +261,12 @@ def allowed(name: str) -> str:
     if "exclusiveMinimum" in schema:
         return f"{noun} above {schema['exclusiveMinimum']:g}"
     return noun if low is None else f"{noun} of at least {low:g}"
+
+
+def default_text(name: str) -> str:
+    """A field's default as it would stand in the file; "" where not setting it has a meaning of its own."""
+    field = Settings.model_fields[name]
+    return "" if field.default is None or field.default_factory else _toml_value(field.default)
 
 
 def as_toml(loaded: Loaded) -> str:

@@ -1,0 +1,56 @@
+# make serve   install into .venv, fetch the model, serve on http://127.0.0.1:8000
+# make test    install what the tests need too, then lint, type-check and test
+# Options:     make serve ARGS="--port 9000 --model /path/to/model"    make PYTHON=python3.12 ...
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help serve test lint vendor clean browser
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# //p' $(MAKEFILE_LIST)
+
+serve: $(VENV)/.installed
+	@exec $(BIN)/tickwire serve $(ARGS)
+
+test: lint browser
+	$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are written last, so an interrupted installation is taken up again, and a finished one
+# costs the next start nothing.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Tickwire needs Python 3.11 or newer, but '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
+	  echo "Name another one like this: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -e .
+	@touch $@
+
+# Dependency groups need a newer pip than Python 3.11 brings.
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) install --quiet 'pip>=25.1'
+	$(PIP) install --group test
+	@touch $@
+
+# The browser tests drive the system's Chromium; without one they skip and say so.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium for the browser tests"; \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; \
+	  else false; fi || echo "No Chromium: the browser tests will be skipped"; }
