@@ -8,7 +8,6 @@ is a run of one token, a prompt chunk a longer run; nothing distinguishes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +15,25 @@ from numpy.typing import NDArray
 
 from engine.blocks import BLOCK_SIZE
 from engine.request import Sequence
+from engine.scheduler import Plan
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to choose the new tokens: one entry per sampled row, R in all. Ranges as in `SamplingParams`."""
+
+    temperature: Float32
+    top_p: Float32
+    top_k: Int32
+    min_p: Float32
+    seed: Int64
+    position: Int64
+    """Index of the new token in its sequence. With the seed it keys the draw, so that a draw depends on
+    neither the company nor the history of chunks and preemptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +56,12 @@ class Batch:
     block_tables: Int32
     """[S, W] physical blocks; only the first ceil(context_lens / BLOCK_SIZE) of a row mean anything."""
     sampled: Int64
-    """[R] indices into T: the last token of each sequence whose prompt is wholly computed by this tick."""
+    """[R] indices into T: the last token of each sequence that catches up with its tokens in this tick."""
+    sampling: Sampling
 
 
 class BatchBuilder:
-    """Keeps the block tables of all rows and builds batches from them.
+    """Keeps what rarely changes about each row, and builds batches from it.
 
     Args:
         num_rows: sequences that may run at once.
@@ -55,46 +71,66 @@ class BatchBuilder:
     def __init__(self, num_rows: int, max_blocks: int) -> None:
         self._tables = np.zeros((num_rows, max_blocks), dtype=np.int32)
         self._known = np.zeros(num_rows, dtype=np.int64)
-        """Blocks of each row that the table already holds; tables only grow while a row is owned."""
-        self._owners: list[Sequence | None] = [None] * num_rows
+        """Blocks of each row that the table already holds: tables only grow while a row has its owner."""
+        self._temperature = np.zeros(num_rows, dtype=np.float32)
+        self._top_p = np.zeros(num_rows, dtype=np.float32)
+        self._top_k = np.zeros(num_rows, dtype=np.int32)
+        self._min_p = np.zeros(num_rows, dtype=np.float32)
+        self._seed = np.zeros(num_rows, dtype=np.int64)
 
-    def build(self, scheduled: Iterable[tuple[Sequence, int]]) -> Batch:
-        """Arrays for `scheduled`: sequences with the number of tokens each computes in this tick."""
-        pairs = list(scheduled)
+    def build(self, plan: Plan) -> Batch:
+        """Arrays for the plan's scheduled sequences, of which there is at least one. Call once per plan,
+        before `num_computed` moves on."""
+        for sequence in plan.admitted:
+            self._enter(sequence)
         token_ids: list[int] = []
-        for sequence, count in pairs:
-            self._sync_row(sequence)
+        for sequence, count in plan.scheduled.items():
+            self._sync_table(sequence)
             token_ids.extend(sequence.tokens[sequence.num_computed : sequence.num_computed + count])
 
-        counts = np.array([count for _, count in pairs], dtype=np.int64)
-        computed = np.array([sequence.num_computed for sequence, _ in pairs], dtype=np.int64)
-        rows = np.array([sequence.row for sequence, _ in pairs], dtype=np.int64)
-        query_start = np.zeros(len(pairs) + 1, dtype=np.int64)
+        counts = np.fromiter(plan.scheduled.values(), dtype=np.int64)
+        computed = np.array([s.num_computed for s in plan.scheduled], dtype=np.int64)
+        known = np.array([s.num_tokens for s in plan.scheduled], dtype=np.int64)
+        rows = np.array([s.row for s in plan.scheduled], dtype=np.int64)
+        query_start = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(counts, out=query_start[1:])
 
         positions = np.arange(query_start[-1]) + np.repeat(computed - query_start[:-1], counts)
-        token_rows = np.repeat(rows, counts)
-        blocks = self._tables[token_rows, positions // BLOCK_SIZE].astype(np.int64)
+        blocks = self._tables[np.repeat(rows, counts), positions // BLOCK_SIZE].astype(np.int64)
         context_lens = computed + counts
-        width = -(-int(context_lens.max()) // BLOCK_SIZE)
-        is_sampled = np.array([sequence.num_uncomputed == count for sequence, count in pairs], dtype=bool)
+        is_sampled = context_lens == known
         return Batch(
             token_ids=np.array(token_ids, dtype=np.int64),
             positions=positions,
             slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
             query_start=query_start.astype(np.int32),
             context_lens=context_lens.astype(np.int32),
-            block_tables=self._tables[rows, :width],
+            block_tables=self._tables[rows, : -(-int(context_lens.max()) // BLOCK_SIZE)],
             sampled=(query_start[1:] - 1)[is_sampled],
+            sampling=self._sampling(rows[is_sampled], known[is_sampled]),
         )
 
-    def _sync_row(self, sequence: Sequence) -> None:
-        """Copy the blocks that the sequence got since its last tick into its row."""
-        row = sequence.row
-        if self._owners[row] is not sequence or sequence.num_computed == 0:
-            self._owners[row] = sequence
-            self._known[row] = 0
-        known, blocks = self._known[row], sequence.blocks
-        if known < len(blocks):
-            self._tables[row, known : len(blocks)] = blocks[known:]
-            self._known[row] = len(blocks)
+    def _enter(self, sequence: Sequence) -> None:
+        row, params = sequence.row, sequence.request.sampling
+        self._known[row] = 0
+        self._temperature[row] = params.temperature
+        self._top_p[row] = params.top_p
+        self._top_k[row] = params.top_k
+        self._min_p[row] = params.min_p
+        self._seed[row] = sequence.seed
+
+    def _sync_table(self, sequence: Sequence) -> None:
+        row, known = sequence.row, self._known[sequence.row]
+        if known < len(sequence.blocks):
+            self._tables[row, known : len(sequence.blocks)] = sequence.blocks[known:]
+            self._known[row] = len(sequence.blocks)
+
+    def _sampling(self, rows: Int64, position: Int64) -> Sampling:
+        return Sampling(
+            temperature=self._temperature[rows],
+            top_p=self._top_p[rows],
+            top_k=self._top_k[rows],
+            min_p=self._min_p[rows],
+            seed=self._seed[rows],
+            position=position,
+        )

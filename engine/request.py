@@ -68,10 +68,22 @@ class SamplingParams:
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "a number above 0 and at most 1")
         _check("top_k", self.top_k, 0 <= self.top_k < 2**31, "0 (off) or a positive integer below 2**31")
         _check("min_p", self.min_p, 0 <= self.min_p <= 1, "a number from 0 to 1")
-        _check("seed", self.seed, self.seed is None or -(2**63) <= self.seed < 2**63, "a signed 64-bit integer")
-        _check("max_tokens", self.max_tokens, self.max_tokens is None or self.max_tokens >= 1, "an integer of at least 1")
+        _check(
+            "seed", self.seed, self.seed is None or -(2**63) <= self.seed < 2**63, "a signed 64-bit integer"
+        )
+        _check(
+            "max_tokens",
+            self.max_tokens,
+            self.max_tokens is None or self.max_tokens >= 1,
+            "an integer of at least 1",
+        )
         _check("stop", self.stop, all(self.stop), "non-empty strings")
-        _check("stop_token_ids", self.stop_token_ids, all(i >= 0 for i in self.stop_token_ids), "token ids of at least 0")
+        _check(
+            "stop_token_ids",
+            self.stop_token_ids,
+            all(i >= 0 for i in self.stop_token_ids),
+            "token ids of at least 0",
+        )
 
     @property
     def greedy(self) -> bool:
@@ -112,8 +124,14 @@ class ContextLengthExceeded(RequestRefused):
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.context = context
-        wanted = f"max_tokens asks for {max_tokens} more" if max_tokens else "at least 1 more is needed for the answer"
-        super().__init__(f"the prompt has {prompt_tokens} tokens and {wanted}, but the context holds {context}")
+        wanted = (
+            f"max_tokens asks for {max_tokens} more"
+            if max_tokens
+            else "at least 1 more is needed for the answer"
+        )
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and {wanted}, but the context holds {context}"
+        )
 
 
 class EngineStopped(RuntimeError):
@@ -132,15 +150,17 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token was sampled. `text` is what became readable by it: "" while a character or a possible
-    stop string is still incomplete, and it may hold text of earlier tokens."""
+    """Progress of a request: a token was sampled, or an ending released text that was held back (then
+    `num_output_tokens` is that of the event before)."""
 
     request_id: str
     text: str
+    """What became readable: "" while a character or a possible stop string is still incomplete, else it may
+    hold text of earlier tokens too."""
     num_output_tokens: int
-    """Tokens sampled so far, this one included."""
+    """Tokens sampled so far."""
     time: float
-    """`time.monotonic()` of the tick that sampled it."""
+    """`time.monotonic()` of the tick."""
 
 
 @dataclass(frozen=True, slots=True)

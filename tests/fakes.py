@@ -1,0 +1,140 @@
+"""A model without weights, for driving the engine tick by tick.
+
+Its next token is a pure function of everything that stands in KV memory *as read back through the block
+table*: a wrong block, a stale slot, a mixed-up row or a missing token changes the text from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from engine.batch import Batch, Int64
+from engine.blocks import BLOCK_SIZE
+from engine.detokenizer import Vocabulary
+from engine.engine import Engine, EngineConfig
+from engine.request import Event, FinishedEvent, Request, SamplingParams, TokenEvent
+
+EOS = 0
+ALPHABET = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,.:;"
+POISON = -1
+
+
+def fake_vocabulary() -> Vocabulary:
+    """Id 0 is the end token, the others are one letter each."""
+    return Vocabulary(token_bytes=(b"", *(c.encode() for c in ALPHABET)), eos_ids=frozenset({EOS}))
+
+
+def fake_ids(text: str) -> tuple[int, ...]:
+    return tuple(ALPHABET.index(c) + 1 for c in text)
+
+
+def next_token(context: list[int], never_ends: bool = True) -> int:
+    """What the fake model says after `context`: the oracle that tests compare with."""
+    state = 0x811C9DC5
+    for token in context:
+        state = ((state ^ token) * 0x01000193) & 0xFFFFFFFF
+    low = 1 if never_ends else 0
+    return low + (state >> 7) % (len(ALPHABET) + 1 - low)
+
+
+def continuation(prompt: tuple[int, ...], count: int, never_ends: bool = True) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens, never_ends))
+        if tokens[-1] == EOS:
+            break
+    return tokens[len(prompt) :]
+
+
+class FakeRunner:
+    """Implements `engine.engine.Runner`. Freed slots keep their old content, as real memory does."""
+
+    def __init__(self, num_blocks: int, never_ends: bool = True) -> None:
+        self.slots = np.full(num_blocks * BLOCK_SIZE, POISON, dtype=np.int64)
+        self.positions = np.full(num_blocks * BLOCK_SIZE, POISON, dtype=np.int64)
+        self.never_ends = never_ends
+        self.batches: list[Batch] = []
+        self.during: Callable[[], None] = lambda: None
+        """Called in the middle of a forward pass."""
+        self.script: Callable[[list[int]], int] | None = None
+        """Overrides the next token; is given the context as read from KV memory."""
+
+    def execute(self, batch: Batch) -> Int64:
+        self.batches.append(batch)
+        if len(set(batch.slots.tolist())) != len(batch.slots):
+            raise RuntimeError("two tokens were given the same slot")
+        self.slots[batch.slots] = batch.token_ids
+        self.positions[batch.slots] = batch.positions
+        self.during()
+        ends = batch.query_start[1:].tolist()
+        return np.array(
+            [self._sample(batch, ends.index(last + 1)) for last in batch.sampled.tolist()], dtype=np.int64
+        )
+
+    def _sample(self, batch: Batch, sequence: int) -> int:
+        length = int(batch.context_lens[sequence])
+        places = np.arange(length)
+        slots = (
+            batch.block_tables[sequence, places // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE
+            + places % BLOCK_SIZE
+        )
+        if (self.positions[slots] != places).any():
+            raise RuntimeError("KV memory read through the block table is not this sequence's")
+        context = self.slots[slots].tolist()
+        if self.script is not None:
+            return self.script(context)
+        return next_token(context, self.never_ends)
+
+
+class Recorder:
+    """Collects what the engine publishes."""
+
+    def __init__(self) -> None:
+        self.ticks: list[list[Event]] = []
+
+    def __call__(self, events: list[Event]) -> None:
+        self.ticks.append(events)
+
+    def events(self, request_id: str) -> list[Event]:
+        return [e for tick in self.ticks for e in tick if e.request_id == request_id]
+
+    def text(self, request_id: str) -> str:
+        return "".join(e.text for e in self.events(request_id) if isinstance(e, TokenEvent))
+
+    def finished(self, request_id: str) -> FinishedEvent:
+        """The terminal event: there must be one, and it must be the last."""
+        *before, last = self.events(request_id)
+        if not isinstance(last, FinishedEvent) or any(isinstance(e, FinishedEvent) for e in before):
+            raise AssertionError(
+                f"{request_id}: expected exactly one finished event, at the end: {self.events(request_id)}"
+            )
+        return last
+
+    def has_finished(self, request_id: str) -> bool:
+        return any(isinstance(e, FinishedEvent) for e in self.events(request_id))
+
+
+def make_request(
+    request_id: str, prompt: tuple[int, ...] | str, sampling: SamplingParams | None = None, **params: object
+) -> Request:
+    ids = fake_ids(prompt) if isinstance(prompt, str) else prompt
+    return Request(request_id, ids, sampling or SamplingParams(temperature=0, **params), arrival=0.0)  # type: ignore[arg-type]
+
+
+def make_engine(
+    *, num_blocks: int = 64, max_model_len: int | None = None, never_ends: bool = True, **config: int
+) -> tuple[Engine, FakeRunner, Recorder]:
+    """An engine over the fake model, not started: drive it with `tick()`."""
+    runner, recorder = FakeRunner(num_blocks, never_ends), Recorder()
+    sizes = EngineConfig(num_blocks, max_model_len or num_blocks * BLOCK_SIZE, **config)
+    return Engine(runner, fake_vocabulary(), sizes, recorder), runner, recorder
+
+
+def run_until_idle(engine: Engine, most: int = 10_000) -> int:
+    """Ticks until there is nothing to compute; returns how many ticks computed something."""
+    for ticks in range(most):
+        if not engine.tick():
+            return ticks
+    raise AssertionError(f"still busy after {most} ticks")
