@@ -1,0 +1,61 @@
+"""What a forward pass reads and writes: the batch as tensors, and the paged KV memory.
+
+Knows: torch, devices, the shape of a block. Does not know: which block belongs to whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.blocks import BLOCK_SIZE
+from engine.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from engine.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInputs:
+    """`engine.batch.Batch` on the device: the same fields, shapes and dtypes."""
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    sampled: torch.Tensor
+
+    @classmethod
+    def from_batch(cls, batch: Batch, device: torch.device | str) -> ForwardInputs:
+        """On the CPU the tensors share the arrays' memory."""
+        return cls(*(torch.from_numpy(getattr(batch, f.name)).to(device) for f in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """Keys and values of all layers, in blocks. One tensor per layer and kind,
+    [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim]."""
+
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+    @classmethod
+    def allocate(
+        cls, config: ModelConfig, num_blocks: int, dtype: torch.dtype, device: torch.device | str
+    ) -> KVCache:
+        """Zeroed: a slot never written may be read behind a mask, and a NaN left there would get through."""
+        shape = (num_blocks, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+
+        def per_layer() -> list[torch.Tensor]:
+            return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
+
+        return cls(per_layer(), per_layer())
+
+    @staticmethod
+    def bytes_per_block(config: ModelConfig, dtype: torch.dtype) -> int:
+        """Bytes that one block takes in all layers, keys and values together."""
+        return 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE * config.head_dim * dtype.itemsize
