@@ -462,16 +462,17 @@ class TestThread:
         engine, _, _, ended = self.started()
         engine.submit(make_request("a", "hello", max_tokens=2))
         assert ended.wait(20)
-        ticks = []
         clock = time.pthread_getcpuclockid(engine._thread.ident)  # type: ignore[arg-type]
-        settled = time.clock_gettime(clock)
-        while settled != (now := time.clock_gettime(clock)):  # until it has gone back to waiting
-            settled = now
-        for _ in range(50):
-            ticks.append(engine.stats().num_ticks)
-            sum(range(20_000))
-        assert set(ticks) == {2}
-        assert time.clock_gettime(clock) == settled
+
+        def cpu_time_while_others_work() -> float:
+            before = time.clock_gettime(clock)
+            for _ in range(50):
+                sum(range(20_000))
+            return time.clock_gettime(clock) - before
+
+        # The thread may still be on its way back to waiting; a polling one would never stand still.
+        assert 0 in (cpu_time_while_others_work() for _ in range(20))
+        assert engine.stats().num_ticks == 2
         engine.shutdown()
 
 

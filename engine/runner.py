@@ -1,0 +1,42 @@
+"""Computes a tick's batch with a real model.
+
+Knows: torch, the model, its KV memory, the sampling kernel. Does not know: sequences, blocks' owners, why
+the batch is what it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine.batch import Batch, Int64
+from engine.models.inputs import ForwardInputs, KVCache
+from engine.models.llama import CausalLM
+from kernels import for_device
+
+
+class ModelRunner:
+    """Implements `engine.engine.Runner`: forward pass, sampling, one copy of the new ids to the host.
+
+    Args:
+        num_blocks: size of KV memory, which is allocated here.
+    """
+
+    def __init__(self, model: CausalLM, num_blocks: int, device: torch.device | str = "cpu") -> None:
+        self._model = model
+        self._device = torch.device(device)
+        self._kv = KVCache.allocate(model.config, num_blocks, torch.float32, self._device)
+        self._kernels = for_device(self._device)
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> Int64:
+        """See `Runner.execute`."""
+        logits = self._model.forward(ForwardInputs.from_batch(batch, self._device), self._kv)
+        if not len(batch.sampled):
+            return np.empty(0, dtype=np.int64)
+        s = batch.sampling
+        columns = (s.temperature, s.top_p, s.top_k, s.min_p, s.seed, s.position)
+        ids: torch.Tensor = self._kernels.sample(
+            logits, *(torch.from_numpy(column).to(self._device) for column in columns)
+        )
+        return ids.numpy(force=True)

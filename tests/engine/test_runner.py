@@ -1,0 +1,105 @@
+"""The engine over a real, tiny model: the same answer alone, in company, in chunks and after preemption."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.engine import Engine, EngineConfig
+from engine.models.config import ModelConfig
+from engine.models.llama import CausalLM
+from engine.request import FinishReason, SamplingParams
+from engine.runner import ModelRunner
+from kernels import for_device
+from tests.fakes import Recorder, fake_vocabulary, make_request, run_until_idle
+
+CONFIG = ModelConfig.from_hf(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": len(fake_vocabulary().token_bytes),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "eos_token_id": 0,
+        "bos_token_id": 1,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> CausalLM:
+    generator = torch.Generator().manual_seed(7)
+
+    def take(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(shape)
+        return torch.randn(shape, generator=generator) * 0.2
+
+    return CausalLM(CONFIG, take, for_device(torch.device("cpu")), torch.device("cpu"))
+
+
+def run(
+    model: CausalLM, requests: dict[str, tuple[str, SamplingParams]], **sizes: int
+) -> tuple[Recorder, Engine]:
+    recorder = Recorder()
+    config = EngineConfig(**{"num_blocks": 400, "max_model_len": 512, **sizes})
+    engine = Engine(ModelRunner(model, config.num_blocks), fake_vocabulary(), config, recorder)
+    for name, (prompt, sampling) in requests.items():
+        engine.submit(make_request(name, prompt, sampling))
+    run_until_idle(engine)
+    engine.scheduler.check()
+    return recorder, engine
+
+
+SAMPLINGS = [
+    SamplingParams(temperature=0, max_tokens=40),
+    SamplingParams(seed=1, max_tokens=40),
+    SamplingParams(temperature=0.7, top_p=0.9, seed=2, max_tokens=30),
+    SamplingParams(temperature=1.5, top_k=5, seed=-3, max_tokens=35),
+    SamplingParams(temperature=1.2, min_p=0.1, top_k=20, top_p=0.8, seed=4, max_tokens=20),
+]
+REQUESTS = {f"r{i}": (f"prompt {i} " * (1 + i % 5), SAMPLINGS[i % 5]) for i in range(15)}
+
+
+@pytest.fixture(scope="module")
+def alone(model: CausalLM) -> dict[str, str]:
+    return {name: run(model, {name: request})[0].text(name) for name, request in REQUESTS.items()}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"prefill_chunk": 7, "token_budget": 33},
+        {"num_blocks": 12, "max_model_len": 192},
+        {"max_num_seqs": 2},
+    ],
+    ids=["company", "chunks", "preemption", "two rows"],
+)
+def test_sampled_answers_do_not_depend_on_the_company(
+    model: CausalLM, alone: dict[str, str], sizes: dict[str, int]
+) -> None:
+    recorder, engine = run(model, REQUESTS, **sizes)
+    assert (engine.stats().num_preemptions > 0) == ("num_blocks" in sizes)
+    assert {name: recorder.text(name) for name in REQUESTS} == alone
+    assert all(recorder.finished(name).reason is FinishReason.LENGTH or alone[name] for name in REQUESTS)
+
+
+def test_another_seed_gives_another_answer(model: CausalLM) -> None:
+    requests = {f"s{seed}": ("hello", SamplingParams(seed=seed, max_tokens=30)) for seed in range(4)}
+    recorder, _ = run(model, requests)
+    assert len({recorder.text(name) for name in requests}) == 4
+
+
+def test_weights_that_give_no_numbers_end_the_request_with_an_error() -> None:
+    cpu = torch.device("cpu")
+    broken = CausalLM(CONFIG, lambda name, shape: torch.full(shape, float("nan")), for_device(cpu), cpu)
+    recorder, _ = run(broken, {"a": ("hello", SamplingParams(seed=1))})
+    assert recorder.finished("a").reason is FinishReason.ERROR
