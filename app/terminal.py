@@ -15,7 +15,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal
@@ -147,18 +147,18 @@ class Client:
         self.conversation = Conversation(options)
         self._url = socket_url(options.url)
         self._connection: ClientConnection | None = None
+        self._resources = ExitStack()
 
     def connect(self) -> ClientConnection:
         """The open connection. Raises ChatError when there is no server to be reached."""
         if self._connection is None:
-            self._connection = _open(self._url)
+            self._connection = self._resources.enter_context(_open(self._url))
             self.conversation.previous_id = None
         return self._connection
 
     def close(self) -> None:
-        if self._connection:
-            self._connection.close()
         self._connection = None
+        self._resources.close()
 
     def ask(self, prompt: str, show: Callable[[str], None]) -> Ending:
         """Ask, and call `show` with each piece of the answer as it comes. While it comes, Ctrl-C stops
@@ -233,9 +233,13 @@ def socket_url(url: str) -> str:
     Raises:
         ChatError: it is neither.
     """
-    parts = urlsplit(url)
-    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    if scheme not in ("ws", "wss") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        usable = parts.hostname is not None and parts.port != 0
+    except ValueError:
+        usable = False
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme) if usable else ""
+    if scheme not in ("ws", "wss"):
         raise ChatError(f"--url: got {url!r}, allowed: an address like ws://127.0.0.1:8000/v1/responses")
     path = "/v1/responses" if parts.path in ("", "/") else parts.path
     return parts._replace(scheme=scheme, path=path).geturl()
