@@ -134,4 +134,4 @@ def for_device(device: torch.device) -> Kernels:
     if device.type != "cpu":
         raise ValueError(f"device: got {device.type!r}, allowed: 'cpu'")
     # Imported late: it loads or compiles machine code, which the oracle's users need not wait for.
-    return cast(Kernels, importlib.import_module("kernels.cpu"))
+    return cast("Kernels", importlib.import_module("kernels.cpu"))

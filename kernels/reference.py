@@ -42,7 +42,7 @@ def rope_and_cache(
     _, num_kv_heads, num_slots, head_dim = key_cache.shape
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     num_heads = heads.shape[1] - 2 * num_kv_heads
-    q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+    q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
     if q_norm is not None:
         q = rms_norm(q, q_norm, eps)
     if k_norm is not None:

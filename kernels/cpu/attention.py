@@ -1,0 +1,375 @@
+"""Causal attention over paged keys and values, read where they lie.
+
+Knows: block tables, query heads that share a key-value head, threads. Does not know: models, requests.
+See `kernels.Kernels.paged_attention` for the shapes.
+
+The work is cut into items: a tile of up to TILE query tokens of one sequence, times one key-value head,
+times a range of splits. A split is SPLIT positions, beginning at a multiple of SPLIT. Inside a split the
+softmax is taken in two passes over a buffer of scores; the splits of a row are then folded together in
+ascending order, as in online softmax (Milakov and Gimelshein, 2018). Decode rows, and chunks of one tile,
+get an item per split, so that few rows with long contexts still feed all threads; their partial results
+are folded by a second loop. Longer chunks have items enough and fold as they go. Which thread takes which
+item is decided while they run.
+
+A row's arithmetic is a function of its own position and context only. The groups of positions that are
+summed together begin at fixed positions, and positions that a row does not see enter as weights of
+exactly 0, so the result is the same bit for bit in any batch and any cut of the prompt into chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.cpu.jit import exp, fetch_add, helper, kernel, match_threads
+
+SPLIT = 128
+TILE = 16
+_LANES = 4
+"""Positions that are multiplied together; SPLIT and the blocks' slots are multiples of it."""
+_NO_WINDOW = np.iinfo(np.int32).max
+_MINUS_INFINITY = np.float32(-np.inf)
+
+
+def paged_attention(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    query_start: Tensor,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    num_tokens, num_heads, head_dim = q.shape
+    _, num_kv_heads, num_slots, cache_dim = key_cache.shape
+    if head_dim != cache_dim or num_heads % num_kv_heads or num_slots % _LANES or SPLIT % num_slots:
+        raise ValueError(
+            f"q: got {num_heads} heads of {head_dim}, which do not fit a cache of {num_kv_heads} heads of"
+            f" {cache_dim} in blocks of {num_slots}"
+        )
+    out = torch.empty((num_tokens, num_heads * head_dim))
+    _attend(
+        q.numpy(),
+        key_cache.numpy(),
+        value_cache.numpy(),
+        block_tables.numpy(),
+        context_lens.numpy(),
+        query_start.numpy(),
+        scale,
+        _NO_WINDOW if window is None else window,
+        out.view(q.shape).numpy(),
+        match_threads(),
+    )
+    return out
+
+
+# Columns of the array of items.
+_SEQUENCE, _FIRST_TOKEN, _END_TOKEN, _HEAD, _FIRST_SPLIT, _END_SPLIT, _PARTIAL = range(7)
+
+
+@helper()
+def _spans(query_start: Any, context_lens: Any, s: Any, first: Any, end: Any, window: Any) -> Any:
+    """The splits that hold what the tokens first..end of sequence s see, as a half-open range."""
+    last_position = context_lens[s] - (query_start[s + 1] - end) - 1
+    first_position = max(0, context_lens[s] - (query_start[s + 1] - first) - window + 1)
+    return first_position // SPLIT, last_position // SPLIT + 1
+
+
+@helper()
+def _plan(query_start: Any, context_lens: Any, num_kv_heads: Any, group: Any, window: Any) -> Any:
+    """All items, and the number of partial rows that they leave."""
+    num_sequences = context_lens.shape[0]
+    count = 0
+    for s in range(num_sequences):
+        first, end = query_start[s], query_start[s + 1]
+        if end - first <= TILE:
+            first_split, end_split = _spans(query_start, context_lens, s, first, end, window)
+            count += (end_split - first_split) * num_kv_heads
+        else:
+            count += (end - first + TILE - 1) // TILE * num_kv_heads
+    items = np.empty((count, 7), dtype=np.int64)
+    n = 0
+    partials = 0
+    for s in range(num_sequences):
+        start, stop = query_start[s], query_start[s + 1]
+        for first in range(start, stop, TILE):
+            end = min(first + TILE, stop)
+            first_split, end_split = _spans(query_start, context_lens, s, first, end, window)
+            step = 1 if stop - start <= TILE else end_split - first_split
+            for head in range(num_kv_heads):
+                for split in range(first_split, end_split, step):
+                    items[n, _SEQUENCE], items[n, _HEAD] = s, head
+                    items[n, _FIRST_TOKEN], items[n, _END_TOKEN] = first, end
+                    items[n, _FIRST_SPLIT], items[n, _END_SPLIT] = split, split + step
+                    items[n, _PARTIAL] = -1
+                    if end_split - first_split > step:
+                        items[n, _PARTIAL] = partials
+                        partials += (end - first) * group
+                    n += 1
+    return items, partials
+
+
+@helper()
+def _load_queries(q: Any, first: Any, end: Any, head: Any, group: Any, scale: Any, tile: Any) -> None:
+    """tile[(token - first) * group + g, D]: the queries that share this key-value head, scaled."""
+    for t in range(first, end):
+        for g in range(group):
+            for d in range(q.shape[2]):
+                tile[(t - first) * group + g, d] = q[t, head * group + g, d] * scale
+
+
+@helper()
+def _score(
+    tile: Any, rows: Any, keys: Any, block: Any, head: Any, low: Any, high: Any, scores: Any, at: Any
+) -> None:
+    """scores[row, at..] for the positions low..high of one block, in groups of _LANES.
+
+    The groups' edges do not move with low and high: a group that sticks out repeats its nearest position.
+    """
+    last = high - 1
+    for j in range(low - low % _LANES, high, _LANES):
+        j0, j1 = min(max(j, low), last), min(max(j + 1, low), last)
+        j2, j3 = min(max(j + 2, low), last), min(max(j + 3, low), last)
+        for r in range(rows):
+            s0 = s1 = s2 = s3 = np.float32(0.0)
+            for d in range(tile.shape[1]):
+                x = tile[r, d]
+                s0 += x * keys[block, head, j0, d]
+                s1 += x * keys[block, head, j1, d]
+                s2 += x * keys[block, head, j2, d]
+                s3 += x * keys[block, head, j3, d]
+            scores[r, at + j] = s0
+            scores[r, at + j + 1] = s1
+            scores[r, at + j + 2] = s2
+            scores[r, at + j + 3] = s3
+
+
+@helper()
+def _accumulate(
+    weights: Any,
+    at: Any,
+    rows: Any,
+    values: Any,
+    block: Any,
+    head: Any,
+    low: Any,
+    high: Any,
+    acc: Any,
+    base: Any,
+) -> None:
+    """acc[base + row] += weights[row, at + j] * values[j] for one block, grouped as in _score."""
+    last = high - 1
+    for j in range(low - low % _LANES, high, _LANES):
+        j0, j1 = min(max(j, low), last), min(max(j + 1, low), last)
+        j2, j3 = min(max(j + 2, low), last), min(max(j + 3, low), last)
+        for r in range(rows):
+            w0, w1 = weights[r, at + j], weights[r, at + j + 1]
+            w2, w3 = weights[r, at + j + 2], weights[r, at + j + 3]
+            for d in range(acc.shape[1]):
+                acc[base + r, d] += (
+                    w0 * values[block, head, j0, d]
+                    + w1 * values[block, head, j1, d]
+                    + w2 * values[block, head, j2, d]
+                    + w3 * values[block, head, j3, d]
+                )
+
+
+@helper()
+def _softmax(scores: Any, row: Any, low: Any, high: Any) -> Any:
+    """Turn scores[row, low:high] into exp(score - maximum), the rest into 0; the maximum and the sum."""
+    for i in range(low):
+        scores[row, i] = _MINUS_INFINITY
+    for i in range(high, SPLIT):
+        scores[row, i] = _MINUS_INFINITY
+    top = _MINUS_INFINITY
+    for i in range(SPLIT):
+        top = max(top, scores[row, i])
+    if top == _MINUS_INFINITY:
+        top = np.float32(0.0)
+    total = np.float32(0.0)
+    for i in range(SPLIT):
+        weight = exp(scores[row, i] - top)
+        scores[row, i] = weight
+        total += weight
+    return top, total
+
+
+@helper()
+def _split(
+    tile: Any,
+    tokens: Any,
+    group: Any,
+    head: Any,
+    keys: Any,
+    values: Any,
+    block_tables: Any,
+    s: Any,
+    split: Any,
+    position: Any,
+    window: Any,
+    scores: Any,
+    tops: Any,
+    totals: Any,
+    acc: Any,
+    base: Any,
+) -> None:
+    """One split for a tile whose first token stands at `position`; results at base.. of tops, totals, acc."""
+    num_slots = keys.shape[2]
+    start = split * SPLIT
+    low = max(start, position - window + 1)
+    high = min(start + SPLIT, position + tokens)
+    rows = tokens * group
+    for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
+        origin = b * num_slots
+        _score(
+            tile,
+            rows,
+            keys,
+            block_tables[s, b],
+            head,
+            max(low - origin, 0),
+            min(high - origin, num_slots),
+            scores,
+            origin - start,
+        )
+    for r in range(rows):
+        p = position + r // group
+        row_low, row_high = max(p - window + 1 - start, 0), min(p + 1 - start, SPLIT)
+        tops[base + r], totals[base + r] = _softmax(scores, r, min(row_low, SPLIT), max(row_high, 0))
+        for d in range(acc.shape[1]):
+            acc[base + r, d] = np.float32(0.0)
+    for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
+        origin = b * num_slots
+        _accumulate(
+            scores,
+            origin - start,
+            rows,
+            values,
+            block_tables[s, b],
+            head,
+            max(low - origin, 0),
+            min(high - origin, num_slots),
+            acc,
+            base,
+        )
+
+
+@helper(exact=True)
+def _fold(tops: Any, totals: Any, acc: Any, at: Any, top: Any, total: Any, part: Any, row: Any) -> None:
+    """Add the partial result part[row] with its maximum and sum to the running result acc[at]."""
+    if total == np.float32(0.0):
+        return
+    new_top = max(tops[at], top)
+    old_share, share = exp(tops[at] - new_top), exp(top - new_top)
+    tops[at] = new_top
+    totals[at] = totals[at] * old_share + total * share
+    for d in range(acc.shape[1]):
+        acc[at, d] = acc[at, d] * old_share + part[row, d] * share
+
+
+@helper()
+def _reset(tops: Any, totals: Any, acc: Any, rows: Any) -> None:
+    for r in range(rows):
+        tops[r], totals[r] = _MINUS_INFINITY, np.float32(0.0)
+        for d in range(acc.shape[1]):
+            acc[r, d] = np.float32(0.0)
+
+
+@helper()
+def _store(totals: Any, acc: Any, row: Any, out: Any, t: Any, head: Any) -> None:
+    factor = np.float32(1.0) / totals[row]
+    for d in range(acc.shape[1]):
+        out[t, head, d] = acc[row, d] * factor
+
+
+@helper()
+def _fold_partials(
+    items: Any, i: Any, group: Any, part_tops: Any, part_totals: Any, parts: Any, out: Any
+) -> None:
+    """If item i is the first of the splits of one sequence and head: fold them all and store the result."""
+    if items[i, _PARTIAL] < 0:
+        return
+    s, head, first = items[i, _SEQUENCE], items[i, _HEAD], items[i, _FIRST_TOKEN]
+    if i > 0 and items[i - 1, _SEQUENCE] == s and items[i - 1, _HEAD] == head:
+        return
+    end = i
+    while end < items.shape[0] and items[end, _SEQUENCE] == s and items[end, _HEAD] == head:
+        end += 1
+    rows = (items[i, _END_TOKEN] - first) * group
+    top, total = np.empty(1, dtype=np.float32), np.empty(1, dtype=np.float32)
+    acc = np.empty((1, parts.shape[1]), dtype=np.float32)
+    for r in range(rows):
+        _reset(top, total, acc, 1)
+        for j in range(i, end):
+            p = items[j, _PARTIAL] + r
+            _fold(top, total, acc, 0, part_tops[p], part_totals[p], parts, p)
+        _store(total, acc, 0, out, first + r // group, head * group + r % group)
+
+
+@kernel(
+    "void(float32[:, :, ::1], float32[:, :, :, ::1], float32[:, :, :, ::1], int32[:, ::1], int32[::1],"
+    " int32[::1], float32, int64, float32[:, :, ::1], int64)",
+    parallel=True,
+)
+def _attend(
+    q: Any,
+    keys: Any,
+    values: Any,
+    block_tables: Any,
+    context_lens: Any,
+    query_start: Any,
+    scale: Any,
+    window: Any,
+    out: Any,
+    threads: Any,
+) -> None:
+    head_dim, num_kv_heads = q.shape[2], keys.shape[1]
+    group = q.shape[1] // num_kv_heads
+    items, num_partials = _plan(query_start, context_lens, num_kv_heads, group, window)
+    part_tops = np.empty(num_partials, dtype=np.float32)
+    part_totals = np.empty(num_partials, dtype=np.float32)
+    parts = np.empty((num_partials, head_dim), dtype=np.float32)
+    next_item = np.zeros(1, dtype=np.int64)
+    for _ in numba.prange(threads):
+        tile = np.empty((TILE * group, head_dim), dtype=np.float32)
+        scores = np.empty((TILE * group, SPLIT), dtype=np.float32)
+        tops, totals = np.empty(TILE * group, dtype=np.float32), np.empty(TILE * group, dtype=np.float32)
+        acc = np.empty((TILE * group, head_dim), dtype=np.float32)
+        new_tops, new_totals = (
+            np.empty(TILE * group, dtype=np.float32),
+            np.empty(TILE * group, dtype=np.float32),
+        )
+        new = np.empty((TILE * group, head_dim), dtype=np.float32)
+        while True:
+            i = fetch_add(next_item)
+            if i >= items.shape[0]:
+                break
+            s, head = items[i, _SEQUENCE], items[i, _HEAD]
+            first, end = items[i, _FIRST_TOKEN], items[i, _END_TOKEN]
+            tokens, rows = end - first, (end - first) * group
+            position = context_lens[s] - (query_start[s + 1] - first)
+            _load_queries(q, first, end, head, group, scale, tile)
+            if items[i, _PARTIAL] >= 0:
+                _split(
+                    tile, tokens, group, head, keys, values, block_tables, s, items[i, _FIRST_SPLIT],
+                    position, window, scores, part_tops, part_totals, parts, items[i, _PARTIAL],
+                )  # fmt: skip
+                continue
+            _reset(tops, totals, acc, rows)
+            for split in range(items[i, _FIRST_SPLIT], items[i, _END_SPLIT]):
+                _split(
+                    tile, tokens, group, head, keys, values, block_tables, s, split, position,
+                    window, scores, new_tops, new_totals, new, 0,
+                )  # fmt: skip
+                for r in range(rows):
+                    _fold(tops, totals, acc, r, new_tops[r], new_totals[r], new, r)
+            for r in range(rows):
+                _store(totals, acc, r, out, first + r // group, head * group + r % group)
+    if num_partials > 0:
+        for i in numba.prange(items.shape[0]):
+            _fold_partials(items, np.int64(i), group, part_tops, part_totals, parts, out)

@@ -1,0 +1,149 @@
+"""How the CPU kernels are compiled, and the few primitives that they share.
+
+Knows: numba, and how its threads and torch's come to be the same ones. Does not know: any kernel.
+
+One pool of threads. numba's OpenMP layer asks for libgomp's symbols; torch carries its own libgomp and
+opens it for the whole process, so in a process that imports torch first, numba's parallel loops run on
+torch's threads. Two libraries would keep two pools, whose waiting threads spin against each other's
+work. Hence torch is imported here before numba, and TBB is never chosen. Where the OpenMP layer cannot
+be loaded (no libgomp in the system), numba's own work queue serves: its threads sleep while they wait.
+
+numba recompiles a cached function when that function's own file changes, not when a helper in another
+file does: after a change in this file, delete the `__pycache__` folders of this package.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+# isort: off
+import torch  # before numba: see above
+import numba
+
+# isort: on
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "workqueue", "tbb"]
+
+SUMS = {"reassoc", "contract", "nsz"}
+"""Lets the compiler vectorise sums. NaN and infinity keep their meaning."""
+
+_PRANGE_ONLY = {
+    "prange": True,
+    "comprehension": False,
+    "reduction": False,
+    "inplace_binop": False,
+    "setitem": False,
+    "numpy": False,
+    "stencil": False,
+    "fusion": False,
+}
+
+Function = Callable[..., Any]
+
+
+def kernel(signature: str, *, parallel: bool = False) -> Callable[[Function], Function]:
+    """Compile for one signature, once per machine: the machine code is kept in numba's cache.
+
+    The cache lies beside the source, else in the user's cache folder, else where NUMBA_CACHE_DIR says.
+    Where none of them can be written, every start compiles anew (about half a minute).
+    """
+    options = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}
+    if parallel:
+        options["parallel"] = _PRANGE_ONLY
+
+    def decorate(function: Function) -> Function:
+        try:
+            return numba.njit(signature, cache=True, **options)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+            return numba.njit(signature, **options)(function)
+
+    return decorate
+
+
+def helper(*, exact: bool = False) -> Callable[[Function], Function]:
+    """A function to call from kernels. `exact`: operations are done in the order they are written."""
+    return numba.njit(fastmath={"contract"} if exact else SUMS, error_model="numpy")
+
+
+class _ThreadState(threading.local):
+    threads = 0
+
+
+_this_thread = _ThreadState()
+
+
+def match_threads() -> int:
+    """Give numba as many threads as torch uses, so that the shared pool keeps its size; returns their number.
+
+    numba keeps the number per calling thread, and asking it costs more than a small kernel.
+    """
+    threads = torch.get_num_threads()
+    if _this_thread.threads != threads:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        _this_thread.threads = threads
+    return threads
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of `array[index]`; the index may lie beyond the end."""
+    signature = types.void(array, index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, index_type = signature.args
+        struct = context.make_array(array_type)(context, builder, args[0])
+        offset = context.cast(builder, args[1], index_type, types.intp)
+        pointer = builder.gep(struct.data, [offset])
+        i8 = ir.IntType(8).as_pointer()
+        i32 = ir.IntType(32)
+        declared = builder.module.declare_intrinsic("llvm.prefetch", [i8])
+        builder.call(declared, [builder.bitcast(pointer, i8), i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def fetch_add(typing_context: Any, counter: Any) -> Any:
+    """counter[0] += 1, atomically; gives the value before."""
+    signature = counter.dtype(counter)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = context.make_array(signature.args[0])(context, builder, args[0])
+        one = context.get_constant(signature.return_type, 1)
+        return builder.atomic_rmw("add", struct.data, one, "monotonic")
+
+    return signature, codegen
+
+
+_LOG2_E = np.float32(1.44269504)
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+
+
+@helper(exact=True)
+def exp(x: Any) -> Any:
+    """e^x in fp32 for x <= 88, to 1e-7 relative, 0 below -87; simple enough for the compiler to vectorise.
+
+    Argument reduction by Cody and Waite, 1980; polynomial from Cephes (S. Moshier), expf.
+    """
+    low = max(x, np.float32(-87.0))
+    n = np.floor(low * _LOG2_E + np.float32(0.5))
+    r = (low - n * _LN2_HIGH) - n * _LN2_LOW
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + np.float32(1.0)
+    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return np.float32(0.0) if x < np.float32(-87.0) else p * power
