@@ -1,0 +1,135 @@
+"""From a name or a path to a model that is ready to run.
+
+Knows: which kind of thing a name means, and how the pieces come together. Does not know: the formats
+(a module here for each), sequences, requests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.chat import ChatTemplate
+from engine.loading import default_model, hub
+from engine.loading.checkpoint import Checkpoint, SafetensorsCheckpoint, TensorTaker
+from engine.loading.errors import ModelError
+from engine.loading.folder import TokenizerFiles, read_config, read_tokenizer
+from engine.loading.tokenizer import Tokenizer
+from engine.models.config import ModelConfig
+from engine.models.llama import CausalLM
+from kernels import for_device
+
+__all__ = ["LoadedModel", "ModelError", "load"]
+
+DEFAULT_NAMES = ("default", default_model.NAME)
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model, its tokenizer, and how it wants a chat written."""
+
+    name: str
+    config: ModelConfig
+    model: CausalLM
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    """None: the model was made to continue text, not to chat."""
+
+
+def load(
+    path_or_name: str, *, device: str = "cpu", cache_dir: Path, progress: Callable[[str], None]
+) -> LoadedModel:
+    """Loads a model.
+
+    Args:
+        path_or_name: a Hugging Face folder, a .gguf file (converted in memory at each start), "default", or
+            a hub id.
+        device: a torch device that has kernels.
+        cache_dir: where the default model is kept.
+        progress: gets a line for each thing that takes long.
+
+    Raises:
+        ModelError: with a message that a person can act on.
+    """
+    path = Path(path_or_name).expanduser()
+    if path_or_name in DEFAULT_NAMES:
+        return _load_folder(default_model.ensure(cache_dir, progress), device, progress)
+    if path.is_dir():
+        return _load_folder(path, device, progress)
+    if path.is_file():
+        return _load_file(path, device, progress)
+    if _HUB_ID.fullmatch(path_or_name):
+        folder = hub.fetch(path_or_name, progress)
+        return dataclasses.replace(_load_folder(folder, device, progress), name=path_or_name)
+    raise ModelError(
+        f"model: got {path_or_name!r}, which is not there; allowed: a folder with config.json and "
+        "safetensors files, a .gguf file, a hub id (owner/name), or 'default'"
+    )
+
+
+def _load_folder(folder: Path, device: str, progress: Callable[[str], None]) -> LoadedModel:
+    config = read_config(folder)
+    checkpoint = SafetensorsCheckpoint(folder)
+    return _assemble(folder.resolve().name, config, checkpoint, read_tokenizer(folder, progress), device)
+
+
+def _load_file(path: Path, device: str, progress: Callable[[str], None]) -> LoadedModel:
+    if path.suffix != ".gguf":
+        raise ModelError(f"{path}: got a file ending in {path.suffix!r}, allowed: .gguf, or a folder")
+    # gguf is only needed by those who have such a file.
+    from engine.loading.gguf_file import GGUFFile
+    from engine.loading.gguf_tokenizer import tokenizer_files
+
+    progress(f"Converting {path.name} in memory (at each start; a safetensors folder starts faster)")
+    file = GGUFFile(path)
+    config = ModelConfig.from_hf(file.config())
+    config = dataclasses.replace(
+        config, rope=dataclasses.replace(config.rope, frequency_divisors=file.rope_divisors())
+    )
+    return _assemble(path.stem, config, file, tokenizer_files(file), device)
+
+
+def _assemble(
+    name: str, config: ModelConfig, checkpoint: Checkpoint, files: TokenizerFiles, device: str
+) -> LoadedModel:
+    ends = {id_ for id_ in (*config.eos_ids, files.token_id("eos_token")) if id_ is not None}
+    bos_id = files.token_id("bos_token")
+    config = dataclasses.replace(
+        config, eos_ids=frozenset(ends), bos_id=config.bos_id if bos_id is None else bos_id
+    )
+    tokenizer = Tokenizer(
+        files.spec,
+        vocab_size=config.vocab_size,
+        eos_ids=config.eos_ids,
+        bos_id=config.bos_id,
+        template=files.template or "",
+    )
+    template = ChatTemplate(files.template, tokenizer, files.special) if files.template else None
+    model, config = _build_model(config, checkpoint, name, device)
+    return LoadedModel(name, config, model, tokenizer, template)
+
+
+def _build_model(
+    config: ModelConfig, checkpoint: Checkpoint, name: str, device: str
+) -> tuple[CausalLM, ModelConfig]:
+    """The model, and the config that its weights turned out to have."""
+    take = TensorTaker(checkpoint, name)
+    # Old Llama checkpoints store what follows from the config.
+    take.drop(".rotary_emb.inv_freq")
+    head, table = "lm_head.weight", "model.embed_tokens.weight"
+    if config.tie_word_embeddings and {head, table} <= checkpoint.names():
+        if torch.equal(checkpoint.read(head), checkpoint.read(table)):
+            take.drop(head)
+        else:
+            # Fine-tuned apart; the weights are right and the config is not. transformers decides likewise.
+            config = dataclasses.replace(config, tie_word_embeddings=False)
+    model = CausalLM(config, take, for_device(torch.device(device)), device)
+    take.finish()
+    return model, config

@@ -1,0 +1,157 @@
+"""A chat as token ids: the model's template for the scaffold, and people's words as nothing but text.
+
+Knows: chat templates (Jinja, rendered in transformers' sandbox), and how to tell the scaffold's control
+tokens from the same characters typed by a person. Does not know: requests, roles' meaning, the wire.
+
+How: wherever a content spells a control token, or could complete one together with what the template
+puts beside it, a mark is set that occurs nowhere else. Then the template is rendered; what still spells
+a control token was written by the template. Those become ids, the marks go, and everything is tokenised
+as one string by a tokenizer that does not know how control tokens are spelled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from engine.loading.tokenizer import Tokenizer
+
+_ROLE = re.compile(r"\w[\w-]*")
+_MARKS = range(0xE000, 0xF900)
+"""The private-use characters of the basic plane."""
+
+_MAX_GROWTH = 4
+_MAX_SCAFFOLD = 65536
+"""A rendered chat may have this many characters, plus _MAX_GROWTH per character given. No real template
+comes near; one that repeats itself without end must not fill the memory."""
+
+
+class TemplateError(ValueError):
+    """The template refuses these messages (a role that it does not know, an order it does not like), or it
+    fails on them. The message is fit for the client to read."""
+
+
+class ChatTemplate:
+    """A model's chat template.
+
+    Args:
+        source: the Jinja text.
+        tokenizer: the model's, made with this same template.
+        special: names by which the template calls special tokens (`bos_token`, ...) -> spelling.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer, special: Mapping[str, str]) -> None:
+        self._source = source
+        self._tokenizer = tokenizer
+        self._special = dict(special)
+        self._control = tokenizer.control_tokens
+        everyone, model_only = set(tokenizer.control_tokens), set(tokenizer.template_tokens)
+        self._shields = {
+            # What the model itself may have written, like <think>, comes back in its messages; the
+            # template looks for it there, and it must become the same tokens again.
+            True: _Shield(everyone - model_only),
+            False: _Shield(everyone),
+        }
+        """Is it an assistant's message -> what breaks the spellings in it."""
+        self._split = _any_of(everyone)
+
+    def encode(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
+        """The prompt for the next message of the chat.
+
+        For contents that spell no control token these are the ids of transformers' `apply_chat_template`.
+
+        Args:
+            messages: each with "role" and "content".
+            add_generation_prompt: end with the beginning of an assistant's message.
+
+        Raises:
+            TemplateError: the template refuses or fails, a role is no plain word, or a text holds a lone
+                surrogate.
+        """
+        _check(messages)
+        mark = self._unused_character(messages)
+        shielded = [self._shield(message, mark) for message in messages]
+        parts = self._split.split(self._render(shielded, add_generation_prompt))
+        # A capturing split: text and control tokens in turn.
+        return self._tokenizer.encode_mixed(
+            [self._control[part] if index % 2 else part.replace(mark, "") for index, part in enumerate(parts)]
+        )
+
+    def _unused_character(self, messages: list[dict[str, str]]) -> str:
+        used = set(self._source).union(*(value for message in messages for value in message.values()))
+        return next(chr(code) for code in _MARKS if chr(code) not in used)
+
+    def _shield(self, message: dict[str, str], mark: str) -> dict[str, str]:
+        shield = self._shields[message["role"] == "assistant"]
+        return {key: value if key == "role" else shield.apply(value, mark) for key, value in message.items()}
+
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        # Half a second, which those who only continue text need not wait for.
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            rendered, _ = render_jinja_template(
+                [messages],
+                chat_template=self._source,
+                add_generation_prompt=add_generation_prompt,
+                **self._special,
+            )
+        except Exception as error:  # the template is a program that we did not write: it may raise anything
+            raise TemplateError(f"messages: the model's chat template refuses them: {error}") from error
+        text: str = rendered[0]
+        given = sum(len(value) for message in messages for value in message.values())
+        if len(text) > _MAX_SCAFFOLD + _MAX_GROWTH * given:
+            raise TemplateError(f"messages: the model's chat template made {len(text)} characters of {given}")
+        return text
+
+
+class _Shield:
+    """Marks that keep a text from spelling, or helping to spell, any of `spellings`."""
+
+    def __init__(self, spellings: Iterable[str]) -> None:
+        self._spellings = list(spellings)
+        self._starts = re.compile(f"(?={_any_of(self._spellings).pattern})")
+        self._heads = {s[:n] for s in self._spellings for n in range(1, len(s))}
+        self._tails = {s[n:] for s in self._spellings for n in range(1, len(s))}
+        self._longest = max(map(len, self._spellings), default=0)
+
+    def apply(self, text: str, mark: str) -> str:
+        """The text with a mark after the first character of every spelling, and at an edge that is the
+        beginning, the end or the middle of one. Templates trim, so an edge is where the words begin."""
+        core = text.strip()
+        if not core:
+            return text
+        lead, trail = text[: text.index(core)], text[text.index(core) + len(core) :]
+        # Zero-width matches, so that overlapping spellings are all found.
+        starts = [match.start() + 1 for match in self._starts.finditer(core)]
+        pieces = [core[a:b] for a, b in zip([0, *starts], [*starts, len(core)], strict=True)]
+        before = mark if self._opens(core) else ""
+        after = mark if any(core[-n:] in self._heads for n in range(1, self._longest)) else ""
+        return f"{lead}{before}{mark.join(pieces)}{after}{trail}"
+
+    def _opens(self, core: str) -> bool:
+        """Could what the template puts before `core` make a control token with it?"""
+        if any(core[:n] in self._tails for n in range(1, self._longest)):
+            return True
+        return len(core) < self._longest and any(core in spelling for spelling in self._spellings)
+
+
+def _any_of(spellings: Iterable[str]) -> re.Pattern[str]:
+    """Captures any of them, of several at one place the longest. Of none: matches nowhere."""
+    longest_first = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+
+
+def _check(messages: list[dict[str, str]]) -> None:
+    for index, message in enumerate(messages):
+        role = message["role"]
+        if not _ROLE.fullmatch(role):
+            raise TemplateError(
+                f"messages[{index}].role: got {role!r}, allowed: letters, digits, '_' and '-'"
+            )
+        for key, value in message.items():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                got = f"got a lone surrogate at character {error.start}"
+                raise TemplateError(f"messages[{index}].{key}: {got}, allowed: whole characters") from error
