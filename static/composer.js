@@ -1,0 +1,67 @@
+/**
+ * The box one writes in, and its button that sends or stops.
+ * Knows keys, IMEs and touch keyboards. It does not know conversations: it calls `onsend(text)` and `onstop()`.
+ */
+
+const touch = matchMedia("(pointer: coarse)");
+
+export class Composer {
+  #form;
+  #field;
+  #button;
+  #busy = false;
+  #handlers;
+
+  constructor(form, handlers) {
+    this.#form = form;
+    this.#field = form.querySelector("textarea");
+    this.#button = form.querySelector("button");
+    this.#handlers = handlers;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.#busy) handlers.onstop();
+      else this.#send();
+    });
+    this.#field.addEventListener("keydown", (event) => this.#key(event));
+    this.#field.addEventListener("input", () => this.#changed());
+    this.#changed();
+  }
+
+  /** While an answer runs, the button stops it and Enter sends nothing. */
+  set busy(busy) {
+    this.#busy = busy;
+    this.#form.dataset.busy = busy ? "yes" : "no";
+    const label = busy ? "Stop the answer" : "Send";
+    this.#button.setAttribute("aria-label", label);
+    this.#button.title = busy ? "Stop (Esc)" : "Send (Enter)";
+    this.#changed();
+  }
+
+  /** Puts the cursor into the box, unless that would raise a touch keyboard nobody asked for. */
+  focus() {
+    if (!touch.matches) this.#field.focus();
+  }
+
+  #send() {
+    const text = this.#field.value.trim();
+    if (!text) return;
+    this.#field.value = "";
+    this.#changed();
+    this.#handlers.onsend(text);
+  }
+
+  #key(event) {
+    // Enter that ends an IME composition chooses a word; Safari reports it as key code 229 only.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    if (touch.matches && !event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    if (!this.#busy) this.#send();
+  }
+
+  #changed() {
+    this.#button.disabled = !this.#busy && this.#field.value.trim() === "";
+    if (CSS.supports("field-sizing", "content")) return;
+    this.#field.style.height = "auto";
+    this.#field.style.height = `${this.#field.scrollHeight}px`;
+  }
+}

@@ -1,0 +1,121 @@
+"""Chromium, a server in this event loop, and a page that is watched: nothing may leave the origin, nothing may
+break the policy, nothing may be logged as an error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+import uvicorn
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+
+from tests.browser.fake import FakeServer
+
+CHROMIUM_ARGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+REPORT_VIOLATIONS = """
+addEventListener("securitypolicyviolation", (e) =>
+  console.error(`policy violation: ${e.violatedDirective} ${e.blockedURI} ${e.sample}`));
+"""
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    found = [
+        path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))
+    ]
+    if not found:
+        pytest.skip("no Chromium on PATH: looked for chromium, chromium-browser, google-chrome")
+    expect.set_options(timeout=5000)
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=found[0], args=CHROMIUM_ARGS)
+        yield chromium
+        await chromium.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Ctrl+C belongs to pytest.
+        yield
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fake() -> AsyncIterator[FakeServer]:
+    server = FakeServer()
+    listening = socket.create_server(("127.0.0.1", 0))
+    server.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    runner = _Server(uvicorn.Config(server.app, log_level="warning", ws="websockets-sansio", lifespan="off"))
+    running = asyncio.create_task(runner.serve(sockets=[listening]))
+    yield server
+    runner.should_exit = True
+    runner.force_exit = True
+    await running
+
+
+class Watch:
+    """What a page did that it should not have done."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._allowed: list[str] = []
+        self.complaints: list[str] = []
+
+    def allow(self, pattern: str) -> None:
+        """Complaints that match are part of the test."""
+        self._allowed.append(pattern)
+
+    def attach(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
+        page.on(
+            "console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None
+        )
+        page.on("request", lambda request: self._address(request.url))
+        page.on("websocket", lambda ws: self._address(ws.url.replace("ws://", "http://", 1)))
+
+    def check(self) -> None:
+        left = [c for c in self.complaints if not any(re.search(pattern, c) for pattern in self._allowed)]
+        assert left == []
+
+    def _address(self, url: str) -> None:
+        if not url.startswith((f"{self._origin}/", "data:")):
+            self.complaints.append(f"left the origin: {url}")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    await context.add_init_script(REPORT_VIOLATIONS)
+    yield context
+    await context.close()
+
+
+@pytest.fixture
+def watch(fake: FakeServer) -> Iterator[Watch]:
+    watch = Watch(fake.origin)
+    yield watch
+    watch.check()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(context: BrowserContext, fake: FakeServer, watch: Watch) -> Page:
+    page = await context.new_page()
+    watch.attach(page)
+    await page.goto(fake.origin)
+    await expect(page.locator("body[data-ready]")).to_be_visible()
+    return page

@@ -1,0 +1,349 @@
+"""The page as a person uses it: ask, read, stop, come back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from playwright.async_api import BrowserContext, Locator, Page, expect
+
+from tests.browser.conftest import Watch
+from tests.browser.fake import MODEL, FakeServer, Reply, says
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def ask(page: Page, text: str) -> None:
+    await page.get_by_role("textbox", name="Message").fill(text)
+    await page.keyboard.press("Enter")
+
+
+def last_answer(page: Page) -> Locator:
+    return page.get_by_role("article", name="Answer").last
+
+
+async def test_a_question_is_answered_token_by_token(page: Page, fake: FakeServer) -> None:
+    go_on = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("A **rain", "bow** is ")
+        await go_on.wait()
+        await reply.text("light.")
+        await reply.complete()
+
+    fake.scripts.append(script)
+    await ask(page, "What is a rainbow?")
+    answer = last_answer(page)
+    await expect(answer.locator(".prose")).to_have_text("A rainbow is ")
+    await expect(answer).to_have_attribute("aria-busy", "true")
+    go_on.set()
+    await expect(answer.locator(".prose")).to_have_text("A rainbow is light.")
+    await expect(answer.locator(".prose strong")).to_have_text("rainbow")
+    await expect(answer.locator(".figures")).to_contain_text(
+        re.compile(r"3 tokens.*tokens/s.*first token 0\.\d\d s")
+    )
+    await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    assert fake.requests[0]["input"] == [{"role": "user", "content": "What is a rainbow?"}]
+    assert fake.requests[0]["model"] == MODEL
+
+
+async def test_the_whole_conversation_is_sent_each_time(page: Page, fake: FakeServer) -> None:
+    fake.scripts += [says("Four."), says("Six.")]
+    await ask(page, "2 + 2?")
+    await expect(last_answer(page).locator(".figures")).to_contain_text("token")
+    await ask(page, "And two more?")
+    await expect(last_answer(page)).to_contain_text("Six.")
+    assert fake.requests[1]["input"] == [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "Four."},
+        {"role": "user", "content": "And two more?"},
+    ]
+
+
+@pytest.mark.parametrize("how", ["button", "escape"])
+async def test_stopping_keeps_what_was_said(page: Page, fake: FakeServer, how: str) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Once upon")
+        await reply.cancelled.wait()
+        await reply.incomplete("cancelled")
+
+    fake.scripts.append(script)
+    await ask(page, "A story?")
+    await expect(last_answer(page)).to_contain_text("Once upon")
+    if how == "button":
+        await page.get_by_role("button", name="Stop the answer").click()
+    else:
+        await page.keyboard.press("Escape")
+    await expect(last_answer(page).locator(".ending")).to_have_text("Stopped")
+    await expect(last_answer(page).locator(".prose")).to_have_text("Once upon")
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+async def test_a_stop_before_the_response_exists_is_sent_when_it_does(page: Page, fake: FakeServer) -> None:
+    stopped = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await stopped.wait()
+        await reply.begin()
+        await reply.cancelled.wait()
+        await reply.incomplete("cancelled")
+
+    fake.scripts.append(script)
+    await ask(page, "Hello?")
+    await page.get_by_role("button", name="Stop the answer").click()
+    stopped.set()
+    await expect(last_answer(page).locator(".ending")).to_have_text("Stopped")
+
+
+async def test_reload_keeps_the_conversation_and_a_half_answer(page: Page, fake: FakeServer) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half an ans")
+        await reply.cancelled.wait()
+
+    fake.scripts += [says("Hello to you."), script]
+    await ask(page, "Hello <b>there</b>")
+    await expect(last_answer(page).locator(".figures")).to_contain_text("token")
+    await ask(page, "Go on")
+    await expect(last_answer(page)).to_contain_text("Half an ans")
+    await page.reload()
+    await expect(page.get_by_role("article")).to_have_count(4)
+    await expect(page.get_by_role("article", name="You").first).to_have_text("Hello <b>there</b>")
+    await expect(page.get_by_role("article", name="Answer").first).to_contain_text("Hello to you.")
+    await expect(last_answer(page).locator(".prose")).to_have_text("Half an ans")
+    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
+
+
+async def test_the_bare_address_comes_back_to_the_last_conversation(page: Page, fake: FakeServer) -> None:
+    fake.scripts.append(says("Hello to you."))
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("Hello to you.")
+    await page.goto("about:blank")
+    await page.goto(fake.origin)
+    await expect(last_answer(page)).to_contain_text("Hello to you.")
+    await page.get_by_role("button", name="New chat").first.click()
+    await page.goto(fake.origin)
+    await expect(page.get_by_role("heading", name="Say something.")).to_be_visible()
+
+
+async def test_an_answer_goes_on_while_another_conversation_is_shown(page: Page, fake: FakeServer) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("First part, ")
+        await go_on.wait()
+        await reply.text("second part.")
+        await reply.complete()
+
+    fake.scripts += [slow, says("Quick.")]
+    await ask(page, "Slow one")
+    await expect(last_answer(page)).to_contain_text("First part,")
+    await page.get_by_role("button", name="New chat").first.click()
+    await ask(page, "Quick one")
+    await expect(last_answer(page)).to_contain_text("Quick.")
+    assert fake.requests[0]["stream_id"] != fake.requests[1]["stream_id"]
+    go_on.set()
+    await page.get_by_role("button", name="Slow one", exact=True).click()
+    await expect(last_answer(page).locator(".prose")).to_have_text("First part, second part.")
+    await page.go_back()
+    await expect(last_answer(page)).to_contain_text("Quick.")
+
+
+async def test_deleting_a_conversation_is_asked_for_and_lasts(page: Page, fake: FakeServer) -> None:
+    fake.scripts.append(says("Yes."))
+    await ask(page, "Delete me")
+    await expect(last_answer(page)).to_contain_text("Yes.")
+    await page.get_by_role("button", name="Delete “Delete me”").focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("dialog").get_by_role("button", name="Keep").click()
+    await expect(last_answer(page)).to_contain_text("Yes.")
+    await page.get_by_role("button", name="Delete “Delete me”").focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_role("heading", name="Say something.")).to_be_visible()
+    await page.reload()
+    await expect(page.locator("body[data-ready]")).to_be_visible()
+    await expect(page.locator("#conversations li")).to_have_count(0)
+
+
+async def test_a_refused_request_says_why_and_can_be_tried_again(page: Page, fake: FakeServer) -> None:
+    async def refuse(reply: Reply) -> None:
+        await reply.refuse(
+            429, code="queue_full", type="rate_limit_error", message="64 requests wait already."
+        )
+
+    fake.scripts += [refuse, says("Now it works.")]
+    await ask(page, "Hello")
+    failure = last_answer(page).locator(".failure")
+    await expect(failure).to_contain_text("64 requests wait already.")
+    await expect(failure).to_contain_text("queue_full")
+    await failure.get_by_role("button", name="Try again").click()
+    await expect(last_answer(page)).to_contain_text("Now it works.")
+    await expect(page.get_by_role("article", name="Answer")).to_have_count(1)
+    assert fake.requests[1]["input"] == fake.requests[0]["input"]
+
+
+async def test_a_failure_in_the_middle_keeps_the_text(page: Page, fake: FakeServer) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("So far so")
+        await reply.failed("server_error", "The engine stopped.")
+
+    fake.scripts.append(script)
+    await ask(page, "Hello")
+    await expect(last_answer(page).locator(".failure")).to_contain_text("The engine stopped.")
+    await expect(last_answer(page).locator(".prose")).to_have_text("So far so")
+
+
+async def test_an_answer_cut_by_the_limit_says_so(page: Page, fake: FakeServer) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("One, two")
+        await reply.incomplete("max_output_tokens")
+
+    fake.scripts.append(script)
+    await ask(page, "Count")
+    await expect(last_answer(page).locator(".ending")).to_have_text("Cut at the token limit")
+
+
+async def test_a_conversation_too_long_offers_a_new_one(page: Page, fake: FakeServer) -> None:
+    async def refuse(reply: Reply) -> None:
+        await reply.refuse(
+            400, code="context_length_exceeded", message="9000 tokens, at most 8192.", param="input"
+        )
+
+    fake.scripts.append(refuse)
+    await ask(page, "Hello")
+    await last_answer(page).get_by_role("button", name="New chat").click()
+    await expect(page.get_by_role("heading", name="Say something.")).to_be_visible()
+
+
+async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer, watch: Watch) -> None:
+    watch.allow("WebSocket connection to .* failed")
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half")
+        await reply.cancelled.wait()
+
+    fake.scripts += [script, says("Whole.")]
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("Half")
+    fake.accepting = False
+    await fake.drop(1012)
+    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
+    await expect(page.locator("#strip")).to_contain_text("The connection is lost.")
+    # A question asked now waits for the connection instead of being lost.
+    await last_answer(page).get_by_role("button", name="Try again").click()
+    await expect(last_answer(page)).to_contain_text("Waiting for the connection")
+    fake.accepting = True
+    await page.get_by_role("button", name="Try now").click()
+    await expect(last_answer(page)).to_contain_text("Whole.")
+    await expect(page.locator("#strip")).to_be_hidden()
+
+
+async def test_a_server_that_says_stay_away_is_not_asked_again(page: Page, fake: FakeServer) -> None:
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    await fake.drop(1008)
+    await expect(page.locator("#strip")).to_contain_text("refused")
+    await expect(page.locator("#link")).to_have_attribute("data-state", "refused")
+
+
+async def test_reading_back_is_not_disturbed_by_new_text(page: Page, fake: FakeServer) -> None:
+    more = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text(*(f"Line {n}\n\n" for n in range(60)))
+        await more.wait()
+        await reply.text(*(f"Late {n}\n\n" for n in range(60)))
+        await reply.complete()
+
+    fake.scripts.append(script)
+    await ask(page, "Count")
+    await expect(last_answer(page).get_by_text("Line 59")).to_be_in_viewport()
+    await page.locator("#scroller").hover()
+    await page.mouse.wheel(0, -800)
+    jump = page.get_by_role("button", name="Jump to latest")
+    await expect(jump).to_be_visible()
+    more.set()
+    await expect(last_answer(page).locator(".figures")).to_contain_text("120 tokens")
+    await expect(last_answer(page).get_by_text("Late 59")).not_to_be_in_viewport()
+    await jump.click()
+    await expect(last_answer(page).get_by_text("Late 59")).to_be_in_viewport()
+    await expect(jump).to_be_hidden()
+
+
+async def test_enter_during_an_input_method_composition_sends_nothing(page: Page, fake: FakeServer) -> None:
+    fake.scripts.append(says("はい"))
+    field = page.get_by_role("textbox", name="Message")
+    await field.fill("にほん")
+    await field.dispatch_event(
+        "keydown", {"key": "Enter", "isComposing": True, "bubbles": True, "cancelable": True}
+    )
+    await expect(field).to_have_value("にほん")
+    await page.keyboard.press("Shift+Enter")
+    await expect(field).to_have_value("にほん\n")
+    await page.keyboard.press("Enter")
+    await expect(last_answer(page)).to_contain_text("はい")
+    assert [request["input"][0]["content"] for request in fake.requests] == ["にほん"]
+
+
+async def test_screen_readers_hear_sentences_not_tokens(page: Page, fake: FakeServer) -> None:
+    go_on = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("It is ", "**late**. ", "Go ", "to be")
+        await go_on.wait()
+        await reply.text("d")
+        await reply.complete()
+
+    fake.scripts.append(script)
+    await ask(page, "What now?")
+    spoken = page.locator("#announcer p")
+    await expect(spoken).to_have_text(["It is late."])
+    go_on.set()
+    await expect(spoken).to_have_text(["It is late.", "Go to bed"])
+    await expect(page.get_by_role("log")).to_have_attribute("aria-live", "off")
+
+
+async def test_code_and_answers_can_be_copied(page: Page, fake: FakeServer) -> None:
+    source = "Do:\n\n```py\nprint('<b>')\n```\n\nThen *rest*."
+    fake.scripts.append(says(*source))
+    await ask(page, "Code")
+    await expect(last_answer(page).locator(".figures")).to_contain_text("token")
+    await page.get_by_role("button", name="Copy code").click()
+    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert await page.evaluate("navigator.clipboard.readText()") == "print('<b>')"
+    await page.get_by_role("button", name="Copy answer").click()
+    await expect(page.get_by_role("button", name="Copied")).to_have_count(2)
+    assert await page.evaluate("navigator.clipboard.readText()") == source
+
+
+async def test_the_theme_is_remembered(page: Page) -> None:
+    await page.get_by_role("radio", name="Dark").check()
+    dark = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    await page.get_by_role("radio", name="Light").check()
+    assert await page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    await page.reload()
+    await expect(page.get_by_role("radio", name="Light")).to_be_checked()
+
+
+async def test_on_a_phone_the_list_is_a_drawer(context: BrowserContext, page: Page, fake: FakeServer) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    fake.scripts.append(says("Yes."))
+    await ask(page, "Small screen")
+    await expect(last_answer(page)).to_contain_text("Yes.")
+    entry = page.get_by_role("button", name="Small screen", exact=True)
+    await expect(entry).to_be_hidden()
+    await page.get_by_role("button", name="Conversations").click()
+    await expect(entry).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(entry).to_be_hidden()
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")

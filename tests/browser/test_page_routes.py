@@ -1,0 +1,127 @@
+"""The page's files over HTTP: headers, fresh copies, nothing outside the folder; and the vendored files' hashes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from app.api.page import content_security_policy, page_routes, static_directory
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(Starlette(routes=page_routes()), base_url="http://chat.example:8000")
+
+
+def test_the_page_comes_under_a_closed_policy(client: TestClient) -> None:
+    reply = client.get("/")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/html")
+    policy = reply.headers["content-security-policy"].split("; ")
+    assert policy[0] == "default-src 'none'"
+    assert "script-src 'self'" in policy
+    assert "connect-src 'self' ws://chat.example:8000 wss://chat.example:8000" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert reply.headers["referrer-policy"] == "no-referrer"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["cross-origin-opener-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a.example; script-src *", "a b", "a.example:80 *", "[::1", "a.example\n"]
+)
+def test_a_host_that_is_no_host_adds_nothing_to_the_policy(host: str) -> None:
+    assert "connect-src 'self';" in content_security_policy(host)
+    assert content_security_policy(host) == content_security_policy("")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "[::1]:8000", "chat.example"])
+def test_the_own_host_may_be_spoken_to(host: str) -> None:
+    assert f"connect-src 'self' ws://{host} wss://{host};" in content_security_policy(host)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("app.js", "text/javascript"),
+        ("style.css", "text/css"),
+        ("icon.svg", "image/svg+xml"),
+        ("vendor/dompurify/purify.es.mjs", "text/javascript"),
+        ("vendor/jetbrains-mono/jetbrains-mono-latin-wght-normal.woff2", "font/woff2"),
+    ],
+)
+def test_files_have_the_type_a_strict_browser_wants(client: TestClient, path: str, kind: str) -> None:
+    reply = client.get(f"/static/{path}")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].partition(";")[0] == kind
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js"])
+def test_a_copy_is_used_only_while_it_is_fresh(client: TestClient, path: str) -> None:
+    first = client.get(path)
+    assert first.headers["cache-control"] == "no-cache"
+    assert client.get(path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+    assert client.get(path, headers={"If-None-Match": '"older"'}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../pyproject.toml",
+        "%2e%2e/pyproject.toml",
+        "..%2fpyproject.toml",
+        "vendor/../../pyproject.toml",
+        "/etc/passwd",
+        "",
+    ],
+)
+def test_nothing_outside_the_folder_is_served(client: TestClient, path: str) -> None:
+    assert client.get(f"/static/{path}").status_code == 404
+
+
+def test_the_page_asks_no_other_host_for_anything() -> None:
+    own = [path for path in static_directory().glob("*.*") if path.suffix in {".html", ".css", ".js"}]
+    assert own
+    for path in own:
+        for line in path.read_text().splitlines():
+            assert "//cdn" not in line
+            assert not any(f'{attribute}="http' in line for attribute in ("src", "href")), (
+                f"{path.name}: {line}"
+            )
+
+
+@pytest.fixture
+def fetch() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fetch", static_directory() / "vendor" / "fetch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules["fetch"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_vendored_files_are_those_of_the_lock(fetch: ModuleType) -> None:
+    assert fetch.problems() == []
+
+
+def test_a_changed_or_added_file_is_noticed(
+    fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.js").write_text("changed")
+    (tmp_path / "lib" / "new.js").write_text("new")
+    (tmp_path / "lock.json").write_text(
+        '[{"file": "lib/a.js", "sha256": "0"}, {"file": "lib/gone.js", "sha256": "0"}]'
+    )
+    monkeypatch.setattr(fetch, "HERE", tmp_path)
+    monkeypatch.setattr(fetch, "LOCK", tmp_path / "lock.json")
+    found = fetch.problems()
+    assert [line.partition(":")[0] for line in found] == ["lib/new.js", "lib/a.js", "lib/gone.js"]

