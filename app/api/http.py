@@ -1,0 +1,146 @@
+"""HTTP manners that the endpoints share: bodies, errors, ids, origins, and clients that leave.
+
+Knows: ASGI, the OpenAI SDKs' headers. Does not know: any endpoint's format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Coroutine, Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.protocol.errors import ApiError
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+RETRY_AFTER_S = 5
+
+
+class ClientGone(Exception):
+    """Nobody is there any more to answer."""
+
+
+def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
+def error_response(error: ApiError) -> Response:
+    """The error as clients of the OpenAI API expect it. Only 503 is worth another try here."""
+    headers = {"x-should-retry": "true" if error.status == 503 else "false"}
+    if error.status == 503:
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    return json_response({"error": error.body()}, error.status, headers)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, as an error object too."""
+    if not isinstance(error, HTTPException):
+        raise error
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    response = error_response(ApiError(error.status_code, message, code=code))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def on_fault(request: Request, error: Exception) -> Response:
+    """A fault of ours; the traceback is in the log, not in the answer."""
+    return error_response(
+        ApiError(500, "the server failed on this request", code="server_error", kind="server_error")
+    )
+
+
+async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        ApiError: it is longer than `limit` bytes. Nothing beyond that is kept.
+        ClientGone: the client left before the end of it.
+    """
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(declared, limit)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise _too_large(f"at least {len(body)}", limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _too_large(got: str, limit: int) -> ApiError:
+    return ApiError(
+        413, f"the request body has {got} bytes, allowed: {limit} bytes", code="request_too_large"
+    )
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work`; cancels it the moment the client leaves. The body must have been read."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        task.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+    if not task.cancelled() and (error := task.exception()):
+        raise error
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def check_origin(headers: Headers, allowed: Iterable[str]) -> None:
+    """Browsers say which page sends a request. Other sites' pages are refused, unless they are allowed:
+    they must not use a server that only their visitor can reach. Other clients send no Origin.
+
+    Raises:
+        ApiError: with status 403.
+    """
+    origin = headers.get("origin")
+    if origin is None or origin in allowed:
+        return
+    host = urlsplit(origin).netloc.lower()
+    if not host or host != headers.get("host", "").lower():
+        raise ApiError(
+            403,
+            f"Origin: got {origin[:200]!r}, allowed: this server's own pages and the origins in its settings",
+            code="origin_not_allowed",
+        )
+
+
+class RequestIds:
+    """Gives every HTTP response an x-request-id: the client's own if it is a sane one, else a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

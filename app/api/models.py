@@ -1,0 +1,42 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from app.api.http import error_response, json_response
+from app.protocol.errors import ApiError
+from app.service import Service
+
+
+def model_routes(service: Service) -> list[BaseRoute]:
+    def described() -> dict[str, Any]:
+        return {
+            "id": service.model.name,
+            "object": "model",
+            "created": service.model.created,
+            "owned_by": "tickwire",
+            "root": service.model.name,
+            "parent": None,
+            "max_model_len": service.context,
+        }
+
+    async def list_models(request: Request) -> Response:
+        return json_response({"object": "list", "data": [described()]})
+
+    async def get_model(request: Request) -> Response:
+        try:
+            service.check_model(request.path_params["model"])
+        except ApiError as error:
+            return error_response(error)
+        return json_response(described())
+
+    return [
+        Route("/v1/models", list_models, methods=["GET"]),
+        # A name may hold slashes, as hub ids do.
+        Route("/v1/models/{model:path}", get_model, methods=["GET"]),
+    ]

@@ -1,0 +1,246 @@
+"""ws /v1/responses: the Responses WebSocket mode, with `response.cancel` added.
+
+Knows: one socket's tasks and what it may keep in memory. Does not know: what messages mean (the session
+does), what events look like, how answers come about.
+
+Two tasks live as long as the socket. The reader always reads: a socket whose messages wait unread shows
+neither pongs nor the client's going. The writer serves all lanes in turn, one event each, and is the only
+one that writes; while it waits for a slow client, the streams merge what comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from app import transport
+from app.api.http import ClientGone, check_origin, error_response
+from app.logs import get_logger
+from app.metrics import Metrics
+from app.protocol.errors import ApiError, unavailable
+from app.protocol.responses import TERMINAL, Event, ResponseEvents
+from app.protocol.session import Abort, Begin, Effect, Limits, SocketSession, Turn
+from app.protocol.session import Send as SendEvent
+from app.service import Service
+from app.settings import Settings
+from app.store import Conversation, ConversationStore
+
+log = get_logger()
+
+MAX_UNSENT_ERRORS = 256
+"""A client that makes this many errors and reads none of them is not worth talking to."""
+WAITING_MESSAGES = 4
+"""How many messages of the largest size may wait for their turn."""
+
+
+@dataclass(slots=True)
+class _Live:
+    """A response on its way to the client."""
+
+    events: ResponseEvents
+    conversation: Conversation
+    """All messages up to the answer, without instructions: those are not inherited."""
+    number: int = 0
+    """The next event to write."""
+    written: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the last event has been handed to the connection."""
+
+
+class ResponsesSocket:
+    """The endpoint, as an ASGI application."""
+
+    def __init__(
+        self, service: Service, store: ConversationStore, metrics: Metrics, settings: Settings
+    ) -> None:
+        self.service = service
+        self.store = store
+        self.settings = settings
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            check_origin(Headers(scope=scope), self.settings.allowed_origins)
+            if reasons := self.service.not_ready():
+                raise unavailable(f"no new work is taken: {'; '.join(reasons)}")
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        await receive()  # websocket.connect
+        await send({"type": "websocket.accept"})
+        with self._metrics.websocket_connections.track_inprogress():
+            await _Connection(self, scope, receive, send).run()
+
+
+class _Connection:
+    def __init__(self, endpoint: ResponsesSocket, scope: Scope, receive: Receive, send: Send) -> None:
+        self._service = endpoint.service
+        self._store = endpoint.store
+        self._send_timeout = endpoint.settings.send_timeout_s
+        waiting_bytes = WAITING_MESSAGES * endpoint.settings.max_message_bytes
+        self._session = SocketSession(Limits(max_waiting_bytes=waiting_bytes))
+        self._scope, self._receive, self._send = scope, receive, send
+        self._errors: deque[Event] = deque()
+        self._live: dict[Turn, _Live] = {}
+        self._turns: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        tasks = {asyncio.create_task(self._read()), asyncio.create_task(self._write())}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks |= self._turns
+            for task in tasks:
+                task.cancel()
+            self._carry_out(self._session.closed())
+            for live in self._live.values():
+                live.events.stream.unlisten(self._news.set)
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()  # a fault of ours must be seen
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Ends when the client is gone."""
+        while (message := await self._receive())["type"] != "websocket.disconnect":
+            text = message.get("text")
+            self._carry_out(self._session.receive_binary() if text is None else self._session.receive(text))
+            if len(self._errors) > MAX_UNSENT_ERRORS:
+                self._cut("unread errors")
+                return
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendEvent(event):
+                    self._errors.append(event)
+                    self._news.set()
+                case Begin(turn):
+                    task = asyncio.create_task(self._begin(turn, time.monotonic()))
+                    self._turns.add(task)
+                    task.add_done_callback(self._turns.discard)
+                case Abort(turn):
+                    self._service.bridge.cancel(self._live[turn].events.stream)
+
+    # -- a turn -----------------------------------------------------------------------------------------
+
+    async def _begin(self, turn: Turn, arrival: float) -> None:
+        with self._service.delivering():
+            try:
+                live = await self._start(turn, arrival)
+            except ApiError as error:
+                self._carry_out(self._session.failed(turn, error))
+                return
+            except Exception:
+                log.exception("request_failed")
+                fault = ApiError(
+                    500, "the server failed on this request", code="server_error", kind="server_error"
+                )
+                self._carry_out(self._session.failed(turn, fault))
+                return
+            self._live[turn] = live
+            self._session.began(turn, live.events.id)
+            live.events.stream.listen(self._news.set)
+            await live.written.wait()
+
+    async def _start(self, turn: Turn, arrival: float) -> _Live:
+        request = turn.request
+        self._service.check_model(request.model)
+        conversation = self._earlier(turn.parent) + tuple(request.messages())
+        instructions = [{"role": "system", "content": request.instructions}] if request.instructions else []
+        stream = await self._service.start(
+            [*instructions, *conversation],
+            request.params(request.max_output_tokens),
+            arrival=arrival,
+            field="input",
+            user=request.end_user,
+        )
+        return _Live(ResponseEvents(stream, request, self._service.model.name), conversation)
+
+    def _earlier(self, response_id: str | None) -> Conversation:
+        if response_id is None:
+            return ()
+        earlier = self._session.recall(response_id) or self._store.get(response_id)
+        if earlier is None:
+            raise ApiError(
+                400,
+                f"previous_response_id: got {response_id!r}, allowed: a response that has ended, "
+                "with store=true or on this connection, and not too long ago",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        return earlier
+
+    def _remember(self, turn: Turn, live: _Live) -> Conversation:
+        stream = live.events.stream
+        conversation = (*live.conversation, {"role": "assistant", "content": stream.text})
+        if turn.request.stored:
+            self._store.put(live.events.id, conversation)
+        return conversation
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Ends when the client took nothing for too long, or is gone."""
+        try:
+            while True:
+                self._news.clear()
+                if not await self._write_round():
+                    await self._news.wait()
+        except ClientGone:
+            return
+
+    async def _write_round(self) -> bool:
+        """One event of each lane that has one. False: there was nothing to write."""
+        wrote = bool(self._errors)
+        while self._errors:
+            await self._send_event(self._errors.popleft())
+        for turn, live in list(self._live.items()):
+            event = live.events.event(live.number)
+            if event is None:
+                continue
+            wrote = True
+            live.number += 1
+            if turn.lane is not None:
+                event["stream_id"] = turn.lane
+            if event["type"] in TERMINAL:
+                await self._write_last(turn, live, event)
+            else:
+                await self._send_event(event)
+        return wrote
+
+    async def _write_last(self, turn: Turn, live: _Live, event: Event) -> None:
+        # Before it is written: who has read it may build on the response at once, from anywhere.
+        failed = event["type"] == "response.failed"
+        conversation = None if failed else self._remember(turn, live)
+        effects = self._session.ended(turn, conversation)
+        live.events.stream.unlisten(self._news.set)
+        del self._live[turn]
+        await self._send_event(event)
+        live.written.set()
+        self._carry_out(effects)
+
+    async def _send_event(self, event: Event) -> None:
+        """Raises ClientGone."""
+        text = orjson.dumps(event).decode()
+        try:
+            async with asyncio.timeout(self._send_timeout):
+                await self._send({"type": "websocket.send", "text": text})
+        except TimeoutError as error:
+            self._cut(f"it took nothing for {self._send_timeout} s")
+            raise ClientGone from error
+        except (OSError, RuntimeError) as error:
+            # OSError: the connection broke. RuntimeError: it was closed under us, by a violation of the
+            # protocol or a missing pong. Either way the reader is told as well.
+            raise ClientGone from error
+
+    def _cut(self, why: str) -> None:
+        log.warning("reader_cut", path=self._scope["path"], why=why)
+        transport.abort(self._scope)

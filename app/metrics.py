@@ -1,0 +1,111 @@
+"""What is counted, and how it is exposed to Prometheus.
+
+Knows: the metrics' names (those of vLLM under our prefix, so that dashboards and routers find them) and
+the engine's statistics, read when somebody asks. Does not know: who serves the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from engine.engine import EngineStats
+from engine.request import FinishedEvent, FinishReason
+
+PREFIX = "tickwire:"
+
+FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
+INTER_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+REQUEST_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480, 960)
+
+
+class Metrics:
+    """One set of metrics with a registry of its own, so that several servers may live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._first_token = Histogram(
+            f"{PREFIX}time_to_first_token_seconds",
+            "From the arrival of the request to its first token.",
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self._inter_token = Histogram(
+            f"{PREFIX}inter_token_latency_seconds",
+            "Between two tokens of one answer, by the engine's clock.",
+            buckets=INTER_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self._request = Histogram(
+            f"{PREFIX}e2e_request_latency_seconds",
+            "From the arrival of the request to the end of its answer.",
+            buckets=REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self._prompt_tokens = Counter(
+            f"{PREFIX}prompt_tokens", "Tokens of the prompts of all ended requests.", registry=self.registry
+        )
+        self._generation_tokens = Counter(
+            f"{PREFIX}generation_tokens", "Tokens sampled.", registry=self.registry
+        )
+        ended = Counter(
+            f"{PREFIX}request_success",
+            "Ended requests by how they ended.",
+            ["finished_reason"],
+            registry=self.registry,
+        )
+        # Created now, so that a reason that has not happened yet shows as 0.
+        self._ended = {reason: ended.labels(finished_reason=reason.value) for reason in FinishReason}
+        self.websocket_connections = Gauge(
+            f"{PREFIX}websocket_connections_active", "Open WebSocket connections.", registry=self.registry
+        )
+
+    def watch(self, stats: Callable[[], EngineStats]) -> None:
+        """Expose the engine's own numbers; `stats` is called at every scrape."""
+        self.registry.register(_EngineCollector(stats))
+
+    def token(self, time: float, arrival: float, previous: float | None) -> None:
+        """A token was sampled at `time`; `previous` is when the one before it was, if any."""
+        self._generation_tokens.inc()
+        if previous is None:
+            self._first_token.observe(time - arrival)
+        else:
+            self._inter_token.observe(time - previous)
+
+    def finished(self, end: FinishedEvent) -> None:
+        self._prompt_tokens.inc(end.num_prompt_tokens)
+        self._ended[end.reason].inc()
+        self._request.observe(end.timings.finished - end.timings.arrival)
+
+    def exposition(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> list[Metric]:
+        """Nothing: without it the registry would collect, and so ask the engine, while registering."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        used = 1 - stats.num_free_blocks / stats.num_blocks
+        for name, text, value in (
+            ("num_requests_running", "Sequences that take part in the ticks.", stats.num_running),
+            (
+                "num_requests_waiting",
+                "Sequences that wait for a place, or to be recomputed.",
+                stats.num_waiting,
+            ),
+            ("kv_cache_usage_perc", "Share of the KV blocks in use, from 0 to 1.", used),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}{name}", text, value)
+        yield CounterMetricFamily(f"{PREFIX}num_preemptions", "Sequences preempted.", stats.num_preemptions)
+        yield CounterMetricFamily(f"{PREFIX}num_ticks", "Forward passes.", stats.num_ticks)

@@ -1,0 +1,155 @@
+"""Errors as clients see them: the OpenAI error object.
+
+Knows: the object's shape, and how a schema's complaint becomes a sentence that names the field, what was
+got and what is allowed. Does not know: HTTP, sockets, any particular request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+SHOWN = 60
+"""Characters of a client's value that an error repeats."""
+
+
+class ApiError(Exception):
+    """Something that a client is told.
+
+    Args:
+        status: the HTTP status; on a socket it travels inside the error event.
+        message: for people.
+        code: for programs.
+        param: dotted path of the field at fault, if one is.
+        kind: the object's `type`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        kind: str = "invalid_request_error",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.kind = kind
+
+    def body(self) -> dict[str, Any]:
+        """The error object, without the envelope that differs between HTTP and sockets."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+
+
+def model_not_found(name: str, served: str) -> ApiError:
+    return ApiError(
+        404,
+        f"model: got {shown(name)}, allowed: {served!r}, the one that is served here",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def unavailable(message: str) -> ApiError:
+    """This server cannot serve the request, another or a later one could."""
+    return ApiError(503, message, code="server_unavailable", kind="server_error")
+
+
+def generation_failed(message: str) -> ApiError:
+    """The answer had begun, or would have, and the engine could not give it."""
+    return ApiError(500, message, code="server_error", kind="server_error")
+
+
+def shown(value: object) -> str:
+    """A client's value as text of bounded length."""
+    match value:
+        case dict():
+            return f"an object with {len(value)} fields" if value else "an empty object"
+        case list():
+            return f"a list of {len(value)}" if value else "an empty list"
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value) if len(value) <= SHOWN else f"{value[:SHOWN]!r}... ({len(value)} characters)"
+    return repr(value)
+
+
+def from_validation(error: ValidationError, schema: type[BaseModel], payload: object) -> ApiError:
+    """The first complaint of a schema about `payload`.
+
+    The allowed values are told in the words of the field's description, where the schema's top level has
+    one: descriptions of request fields are written as noun phrases for this.
+    """
+    first = error.errors(include_url=False)[0]
+    path = _path(first, payload)
+    param = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        known = f"; allowed: {', '.join(schema.model_fields)}" if len(path) == 1 else " of this object"
+        return ApiError(400, f"{param}: unknown field{known}", code="unknown_parameter", param=param)
+    allowed = _allowed(first, path, schema)
+    if first["type"] == "missing":
+        message = f"{param}: missing, expected: {allowed}"
+        return ApiError(400, message, code="missing_required_parameter", param=param)
+    message = f"{param}: got {shown(first['input'])}, allowed: {allowed}"
+    return ApiError(400, message, code=_code(first), param=param or None)
+
+
+def _path(error: ErrorDetails, payload: object) -> list[str]:
+    """The location without the names of union members, which pydantic mixes into it."""
+    path: list[str] = []
+    at: Any = payload
+    for step in error["loc"]:
+        if (isinstance(at, dict) and step in at) or (isinstance(at, list) and isinstance(step, int)):
+            at = at[step]  # type: ignore[index]  # a list's step is an int here
+        elif not (error["type"] == "missing" and step == error["loc"][-1]):
+            continue
+        path.append(str(step))
+    return path
+
+
+def _code(error: ErrorDetails) -> str:
+    kind = error["type"]
+    if kind.startswith(("greater_than", "less_than", "finite_number")):
+        return "out_of_range"
+    if kind in ("too_short", "string_too_short"):
+        return "empty_value"
+    if kind in ("too_long", "string_too_long"):
+        return "value_too_long"
+    if kind.endswith("_type"):
+        return "invalid_type"
+    return "invalid_value"
+
+
+_EXPECTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "missing": "a value",
+    "string_too_short": "a non-empty string",
+    "too_short": "a non-empty list",
+}
+
+
+def _allowed(error: ErrorDetails, path: list[str], schema: type[BaseModel]) -> str:
+    field = schema.model_fields.get(path[0]) if path else None
+    if len(path) == 1 and field is not None and field.description:
+        return field.description
+    if error["type"] in _EXPECTED:
+        return _EXPECTED[error["type"]]
+    context = error.get("ctx", {})
+    if expected := context.get("expected") or context.get("expected_tags"):
+        return str(expected)
+    return error["msg"]

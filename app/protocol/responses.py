@@ -1,0 +1,290 @@
+"""Responses: its request, its response object and the events of its answer.
+
+Knows: the shapes that the OpenAI SDKs send and expect, and how an answer's log becomes numbered events.
+Does not know: sockets, lanes, HTTP, the engine, tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from app.protocol.messages import message, parts_of, refuse_empty
+from app.protocol.payload import Unsupported, parse
+from app.protocol.sampling import COUNT, SamplingFields, TokenCount
+from app.store import Message
+from app.streams import Stream, StreamError
+from engine.request import FinishedEvent, FinishReason
+
+UNSUPPORTED: Unsupported = {
+    "access_programs": (),
+    "background_options": (),
+    "context_management": ([],),
+    "continuation_id": (),
+    "conversation": (),
+    "generate": (True,),
+    "image": (),
+    "include": ([],),
+    "max_tool_calls": (),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prompt": (),
+    "prompt_cache_key": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning": ({}, {"effort": "none"}),
+    "service_tier": ("auto", "default"),
+    "stream_options": ({}, {"include_obfuscation": False}),
+    "text": ({}, {"format": {"type": "text"}}),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+"""Parameters of the OpenAI API that we know and do not support, and their values that change nothing."""
+
+
+class _Object(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class InputText(_Object):
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(_Object):
+    """An assistant's earlier words, as an SDK's object sends them back."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+Part = Annotated[InputText | OutputText, Field(discriminator="type")]
+Content = Annotated[
+    list[Part], BeforeValidator(lambda value: parts_of(value, "input_text")), Field(min_length=1)
+]
+
+
+class InputMessage(_Object):
+    """`id`, `status` and `phase` come with an SDK's own message objects and say nothing to a model."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+def _as_messages(value: object) -> object:
+    if value == "":
+        raise PydanticCustomError("string_too_short", "a non-empty string")
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise PydanticCustomError("input_type", "a string or a list of messages")
+    return value
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class CreateResponse(SamplingFields):
+    model: str | None = Field(None, description="the name of the served model, or nothing")
+    input: Annotated[list[InputMessage], BeforeValidator(_as_messages)] = Field(
+        min_length=1, description="a non-empty string or a non-empty list of messages"
+    )
+    instructions: str | None = Field(None, description="a string")
+    previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
+    max_output_tokens: TokenCount | None = Field(None, description=COUNT)
+    store: bool | None = Field(None, description="true or false")
+    metadata: Metadata | None = Field(
+        None, description="an object of up to 16 strings, each up to 512 characters under a key of up to 64"
+    )
+    user: str | None = Field(None, max_length=512, description="a string of at most 512 characters")
+    safety_identifier: str | None = Field(
+        None, max_length=512, description="a string of at most 512 characters"
+    )
+
+    @property
+    def stored(self) -> bool:
+        """Kept for other connections too, unless the client says no."""
+        return self.store is not False
+
+    @property
+    def end_user(self) -> str | None:
+        return self.safety_identifier or self.user
+
+    def messages(self) -> list[Message]:
+        """The new messages, without instructions and without what came before."""
+        return [message(each.role, [part.text for part in each.content]) for each in self.input]
+
+
+def parse_create(fields: dict[str, Any]) -> CreateResponse:
+    """Raises ApiError."""
+    request = parse(CreateResponse, fields, UNSUPPORTED)
+    refuse_empty(request.messages(), "input")
+    return request
+
+
+OPENING = 4
+"""Events before the first delta: created, in_progress, output_item.added, content_part.added."""
+
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+Event = dict[str, Any]
+
+
+class ResponseEvents:
+    """The events of one response, numbered by `sequence_number`.
+
+    Which event has a number follows from the answer's log alone: 0 to 3 open the response, 4 + i is
+    delta i, and four more close it. So any reader may ask for any number, at any time, and gets what
+    every other reader got.
+
+    A response that the client cancelled ends with `response.incomplete` and the status "cancelled":
+    both are in the SDKs' types, and no event of that name is.
+    """
+
+    def __init__(self, stream: Stream, request: CreateResponse, model: str) -> None:
+        self.id = f"resp_{stream.request_id}"
+        self.stream = stream
+        self.request = request
+        self._item_id = f"msg_{stream.request_id}"
+        self._model = model
+
+    def event(self, number: int) -> Event | None:
+        """Event `number`, or None if it has not happened yet.
+
+        Raises:
+            StreamError: there will never be such an event.
+        """
+        if number < OPENING:
+            event = self._opening(number)
+        else:
+            taken = self.stream.take(min(number - OPENING, self.stream.num_deltas))
+            if taken is None:
+                return None
+            if isinstance(taken, str):
+                event = self._at_part("response.output_text.delta", delta=taken, logprobs=[])
+            else:
+                event = self._closing(number - OPENING - self.stream.num_deltas, taken)
+        event["sequence_number"] = number
+        return event
+
+    def _opening(self, number: int) -> Event:
+        match number:
+            case 0:
+                return {"type": "response.created", "response": self._response("in_progress")}
+            case 1:
+                return {"type": "response.in_progress", "response": self._response("in_progress")}
+            case 2:
+                return self._item_event("response.output_item.added", self._item("in_progress"))
+        return self._at_part("response.content_part.added", part=_part(""))
+
+    def _closing(self, step: int, end: FinishedEvent) -> Event:
+        match step:
+            case 0:
+                return self._at_part("response.output_text.done", text=self.stream.text, logprobs=[])
+            case 1:
+                return self._at_part("response.content_part.done", part=_part(self.stream.text))
+            case 2:
+                return self._item_event("response.output_item.done", self._final_item(end))
+            case 3:
+                return self._terminal(end)
+        raise StreamError(f"response {self.id}: an event after its last one was asked for")
+
+    def _terminal(self, end: FinishedEvent) -> Event:
+        kind, status, details, error = self._outcome(end)
+        response = self._response(status) | {
+            "output": [self._final_item(end)],
+            "completed_at": self.stream.created + int(end.timings.finished - end.timings.arrival),
+            "incomplete_details": details,
+            "error": error,
+            "usage": _usage(end),
+        }
+        return {"type": kind, "response": response}
+
+    def _outcome(self, end: FinishedEvent) -> tuple[str, str, Event | None, Event | None]:
+        """Event type, status, incomplete_details, error."""
+        match end.reason:
+            case FinishReason.STOP:
+                return "response.completed", "completed", None, None
+            case FinishReason.LENGTH:
+                return "response.incomplete", "incomplete", {"reason": "max_output_tokens"}, None
+            case FinishReason.ABORT if self.stream.cancelled:
+                return "response.incomplete", "cancelled", None, None
+            case FinishReason.ABORT:
+                cut = "the server is shutting down; the answer was cut short"
+                return "response.failed", "failed", None, {"code": "server_error", "message": cut}
+        message = end.error or "the answer could not be computed"
+        return "response.failed", "failed", None, {"code": "server_error", "message": message}
+
+    def _response(self, status: str) -> Event:
+        request = self.request
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.stream.created,
+            "completed_at": None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
+            "model": self._model,
+            "output": [],
+            "parallel_tool_calls": True,
+            "previous_response_id": request.previous_response_id,
+            "store": request.stored,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": request.user,
+        }
+
+    def _final_item(self, end: FinishedEvent) -> Event:
+        item = self._item("completed" if end.reason is FinishReason.STOP else "incomplete")
+        return item | {"content": [_part(self.stream.text)]}
+
+    def _item(self, status: str) -> Event:
+        return {
+            "id": self._item_id,
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": [],
+        }
+
+    def _item_event(self, kind: str, item: Event) -> Event:
+        return {"type": kind, "output_index": 0, "item": item}
+
+    def _at_part(self, kind: str, **fields: object) -> Event:
+        return {"type": kind, "item_id": self._item_id, "output_index": 0, "content_index": 0} | fields
+
+
+def _part(text: str) -> Event:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _usage(end: FinishedEvent) -> Event:
+    return {
+        "input_tokens": end.num_prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": end.num_output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": end.num_prompt_tokens + end.num_output_tokens,
+    }

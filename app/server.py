@@ -1,0 +1,256 @@
+"""From settings to a running server, and to its orderly end.
+
+Knows: how the parts are put together, uvicorn, signals. Does not know: what any part does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route, WebSocketRoute
+
+from app.api.chat import ChatCompletions
+from app.api.health import health_routes
+from app.api.http import RequestIds, on_fault, on_http_exception
+from app.api.models import model_routes
+from app.api.page import page_routes
+from app.api.responses_socket import ResponsesSocket
+from app.bridge import Bridge
+from app.logs import configure, get_logger
+from app.metrics import Metrics
+from app.service import Encoder, PromptRefused, ServedModel, Service
+from app.settings import Settings
+from app.sizes import available_memory, engine_sizes
+from app.store import ConversationStore, Message
+from app.transport import HttpConnection, SocketConnection
+from engine.engine import Engine
+from engine.request import Event
+
+if TYPE_CHECKING:
+    from engine.chat import ChatTemplate
+
+log = get_logger()
+
+MakeEngine = Callable[[Callable[[list[Event]], None]], Engine]
+"""publish -> an engine that is not started yet."""
+
+STORED_RESPONSES = 10_000
+STORED_BYTES = 256 * 1024 * 1024
+
+SEND_BUFFER = 128 * 1024
+"""Bytes of one connection that the kernel may hold unsent. Its default grows to 4 MB, which a reader that
+stands still would have to be owed before we notice."""
+
+LAST_EVENTS_S = 2.0
+"""How long the clients of answers that were cut at shutdown have to take the last events."""
+
+
+def build_app(settings: Settings, *, name: str, encode: Encoder, make_engine: MakeEngine) -> Starlette:
+    """The whole application over an engine. `app.state.service` is its service.
+
+    The engine runs from the application's startup to its shutdown.
+    """
+    metrics = Metrics()
+    bridge = Bridge(metrics)
+    engine = make_engine(bridge.publish)
+    bridge.attach(engine)
+    service = Service(bridge, ServedModel(name, int(time.time()), encode))
+    store = ConversationStore(STORED_RESPONSES, STORED_BYTES)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        bridge.run_on(asyncio.get_running_loop())
+        engine.start()
+        yield
+        # It joins the engine's thread, which may be in the middle of a tick.
+        await asyncio.to_thread(engine.shutdown)
+        service.close()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", ChatCompletions(service, settings), methods=["POST"]),
+            WebSocketRoute("/v1/responses", ResponsesSocket(service, store, metrics, settings)),
+            *model_routes(service),
+            *health_routes(service, metrics),
+            *page_routes(),
+        ],
+        middleware=[Middleware(RequestIds), *_cors(settings)],
+        exception_handlers={HTTPException: on_http_exception, Exception: on_fault},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+def _cors(settings: Settings) -> list[Middleware]:
+    if not settings.allowed_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id"],
+        )
+    ]
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with an end that lets answers finish.
+
+    The first SIGTERM or SIGINT: /readyz turns red, no new work is taken, running answers get
+    `shutdown_timeout_s`, the rest are cut with their last event, then sockets close with 1012 (come back).
+    A second signal ends it at once.
+    """
+
+    def __init__(self, app: Starlette, settings: Settings, on_ready: Callable[[int], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                loop="uvloop",
+                http=HttpConnection,
+                ws=SocketConnection,
+                ws_max_size=settings.max_message_bytes,
+                ws_per_message_deflate=False,
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._service: Service = app.state.service
+        self._patience = settings.shutdown_timeout_s
+        self._on_ready = on_ready
+        self._drain: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            listening = self.servers[0].sockets[0]
+            self._on_ready(int(listening.getsockname()[1]))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's own would cut every socket before we could drain, and die of the signal at the end."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        asyncio.get_running_loop().call_soon_threadsafe(self.stop)
+
+    def stop(self) -> None:
+        """Begin the orderly end; called again: end now."""
+        if self._drain is None:
+            self._service.stop_accepting()
+            self._drain = asyncio.get_running_loop().create_task(self._finish_answers())
+        else:
+            self.force_exit = self.should_exit = True
+
+    async def _finish_answers(self) -> None:
+        log.info("draining", answers=self._service.bridge.num_open, seconds=self._patience)
+        delivered = self._service.all_delivered()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await delivered
+        self._service.bridge.cut_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_EVENTS_S):
+                await self._service.all_delivered()
+        self.should_exit = True
+
+
+def serve(settings: Settings) -> int:
+    """Load the model and serve it until a signal comes. Returns the exit code.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        OSError: the address cannot be listened on. Found before the model is loaded.
+        ValueError: the settings ask for sizes that do not fit together.
+    """
+    configure(settings.log_level)
+    with listen(settings.host, settings.port) as listening:
+        app = _load_app(settings)
+        server = Server(app, settings, lambda port: _announce(settings.host, port))
+        server.run(sockets=[listening])
+    return 0 if server.started else 1
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket whose connections keep little unsent.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=2048)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    return listening
+
+
+def _announce(host: str, port: int) -> None:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    print(f"Tickwire is ready: http://{shown}:{port}/", flush=True)
+
+
+def _load_app(settings: Settings) -> Starlette:
+    # Here, and not at the top: torch alone takes two seconds to import, and an address in use, or a
+    # mistake in the settings, should be told at once.
+    from engine.loading import load
+    from engine.loading.errors import ModelError
+    from engine.runner import ModelRunner
+
+    loaded = load(settings.model, device=settings.device, cache_dir=settings.cache_dir, progress=_progress)
+    template = loaded.chat_template
+    if template is None:
+        raise ModelError(f"the model {loaded.name} has no chat template, so it cannot be chatted with")
+    sizes = engine_sizes(settings, loaded.config, available_memory())
+    log.info("model_loaded", model=loaded.name, context=sizes.max_model_len, kv_blocks=sizes.num_blocks)
+
+    def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
+        runner = ModelRunner(loaded.model, sizes.num_blocks, settings.device)
+        return Engine(runner, loaded.tokenizer.vocabulary, sizes, publish)
+
+    name = settings.served_model_name or loaded.name
+    app = build_app(settings, name=name, encode=_encoder(template), make_engine=make_engine)
+    # What is loaded now stays for good; the collector need not look at it again in the middle of a tick.
+    gc.collect()
+    gc.freeze()
+    return app
+
+
+def _encoder(template: ChatTemplate) -> Encoder:
+    from engine.chat import TemplateError
+
+    def encode(messages: list[Message]) -> list[int]:
+        try:
+            return template.encode(messages)
+        except TemplateError as error:
+            raise PromptRefused(str(error)) from error
+
+    return encode
+
+
+def _progress(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
