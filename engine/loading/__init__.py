@@ -22,9 +22,9 @@ from engine.loading.folder import TokenizerFiles, read_config, read_tokenizer
 from engine.loading.tokenizer import Tokenizer
 from engine.models.config import ModelConfig
 from engine.models.llama import CausalLM
-from kernels import for_device
+from kernels import Kernels, for_device
 
-__all__ = ["LoadedModel", "ModelError", "load"]
+__all__ = ["LoadedModel", "ModelError", "build_model", "load"]
 
 DEFAULT_NAMES = ("default", default_model.NAME)
 
@@ -112,15 +112,19 @@ def _assemble(
         template=files.template or "",
     )
     template = ChatTemplate(files.template, tokenizer, files.special) if files.template else None
-    model, config = _build_model(config, checkpoint, name, device)
-    return LoadedModel(name, config, model, tokenizer, template)
+    model = build_model(config, checkpoint, name, for_device(torch.device(device)), device)
+    return LoadedModel(name, model.config, model, tokenizer, template)
 
 
-def _build_model(
-    config: ModelConfig, checkpoint: Checkpoint, name: str, device: str
-) -> tuple[CausalLM, ModelConfig]:
-    """The model, and the config that its weights turned out to have."""
-    take = TensorTaker(checkpoint, name)
+def build_model(
+    config: ModelConfig, checkpoint: Checkpoint, source: str, kernels: Kernels, device: str
+) -> CausalLM:
+    """The model from its weights. `source` is how messages name the checkpoint.
+
+    Raises:
+        ModelError: tensors are missing, of another shape or type, or left over.
+    """
+    take = TensorTaker(checkpoint, source)
     # Old Llama checkpoints store what follows from the config.
     take.drop(".rotary_emb.inv_freq")
     head, table = "lm_head.weight", "model.embed_tokens.weight"
@@ -130,6 +134,6 @@ def _build_model(
         else:
             # Fine-tuned apart; the weights are right and the config is not. transformers decides likewise.
             config = dataclasses.replace(config, tie_word_embeddings=False)
-    model = CausalLM(config, take, for_device(torch.device(device)), device)
+    model = CausalLM(config, take, kernels, device)
     take.finish()
-    return model, config
+    return model
