@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.cpu.jit import exp, fetch_add, helper, kernel, match_threads
+from kernels.cpu.jit import exp, fetch_add, helper, kernel, match_threads, prefetch
 
 SPLIT = 128
 TILE = 16
@@ -125,58 +125,93 @@ def _load_queries(q: Any, first: Any, end: Any, head: Any, group: Any, scale: An
 
 @helper()
 def _score(
-    tile: Any, rows: Any, keys: Any, block: Any, head: Any, low: Any, high: Any, scores: Any, at: Any
+    tile: Any,
+    rows: Any,
+    keys: Any,
+    block_tables: Any,
+    s: Any,
+    head: Any,
+    low: Any,
+    high: Any,
+    start: Any,
+    scores: Any,
+    values: Any,
 ) -> None:
-    """scores[row, at..] for the positions low..high of one block, in groups of _LANES.
+    """scores[row, p - start] for the positions low..high, in groups of _LANES; the values are sent for.
 
     The groups' edges do not move with low and high: a group that sticks out repeats its nearest position.
     """
-    last = high - 1
-    for j in range(low - low % _LANES, high, _LANES):
-        j0, j1 = min(max(j, low), last), min(max(j + 1, low), last)
-        j2, j3 = min(max(j + 2, low), last), min(max(j + 3, low), last)
-        for r in range(rows):
-            s0 = s1 = s2 = s3 = np.float32(0.0)
-            for d in range(tile.shape[1]):
-                x = tile[r, d]
-                s0 += x * keys[block, head, j0, d]
-                s1 += x * keys[block, head, j1, d]
-                s2 += x * keys[block, head, j2, d]
-                s3 += x * keys[block, head, j3, d]
-            scores[r, at + j] = s0
-            scores[r, at + j + 1] = s1
-            scores[r, at + j + 2] = s2
-            scores[r, at + j + 3] = s3
+    num_slots = keys.shape[2]
+    for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
+        block, origin = block_tables[s, b], b * num_slots
+        first, last = max(low - origin, 0), min(high - origin, num_slots) - 1
+        for j in range(first - first % _LANES, last + 1, _LANES):
+            _send_for(values, block, head, j)
+            j0, j1 = max(j, first), min(max(j + 1, first), last)
+            j2, j3 = min(max(j + 2, first), last), min(j + 3, last)
+            at = origin - start + j
+            for r in range(rows):
+                s0 = s1 = s2 = s3 = np.float32(0.0)
+                for d in range(tile.shape[1]):
+                    x = tile[r, d]
+                    s0 += x * keys[block, head, j0, d]
+                    s1 += x * keys[block, head, j1, d]
+                    s2 += x * keys[block, head, j2, d]
+                    s3 += x * keys[block, head, j3, d]
+                scores[r, at] = s0
+                scores[r, at + 1] = s1
+                scores[r, at + 2] = s2
+                scores[r, at + 3] = s3
 
 
 @helper()
 def _accumulate(
     weights: Any,
-    at: Any,
     rows: Any,
     values: Any,
-    block: Any,
+    block_tables: Any,
+    s: Any,
     head: Any,
     low: Any,
     high: Any,
+    start: Any,
     acc: Any,
     base: Any,
+    keys: Any,
+    ahead: Any,
 ) -> None:
-    """acc[base + row] += weights[row, at + j] * values[j] for one block, grouped as in _score."""
-    last = high - 1
-    for j in range(low - low % _LANES, high, _LANES):
-        j0, j1 = min(max(j, low), last), min(max(j + 1, low), last)
-        j2, j3 = min(max(j + 2, low), last), min(max(j + 3, low), last)
-        for r in range(rows):
-            w0, w1 = weights[r, at + j], weights[r, at + j + 1]
-            w2, w3 = weights[r, at + j + 2], weights[r, at + j + 3]
-            for d in range(acc.shape[1]):
-                acc[base + r, d] += (
-                    w0 * values[block, head, j0, d]
-                    + w1 * values[block, head, j1, d]
-                    + w2 * values[block, head, j2, d]
-                    + w3 * values[block, head, j3, d]
-                )
+    """acc[base + row] += weights[row, p - start] * value of p, for low..high, grouped as in _score; the keys
+    of the split `ahead` (sequence, head, first block, end block) are sent for."""
+    num_slots = values.shape[2]
+    for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
+        block, origin = block_tables[s, b], b * num_slots
+        first, last = max(low - origin, 0), min(high - origin, num_slots) - 1
+        ahead_b = ahead[2] + (b - start // num_slots)
+        for j in range(first - first % _LANES, last + 1, _LANES):
+            if ahead_b < ahead[3]:
+                _send_for(keys, block_tables[ahead[0], ahead_b], ahead[1], j)
+            j0, j1 = max(j, first), min(max(j + 1, first), last)
+            j2, j3 = min(max(j + 2, first), last), min(j + 3, last)
+            at = origin - start + j
+            for r in range(rows):
+                w0, w1 = weights[r, at], weights[r, at + 1]
+                w2, w3 = weights[r, at + 2], weights[r, at + 3]
+                for d in range(acc.shape[1]):
+                    acc[base + r, d] += (
+                        w0 * values[block, head, j0, d]
+                        + w1 * values[block, head, j1, d]
+                        + w2 * values[block, head, j2, d]
+                        + w3 * values[block, head, j3, d]
+                    )
+
+
+@helper()
+def _send_for(cache: Any, block: Any, head: Any, slot: Any) -> None:
+    """Have memory bring _LANES positions of a block, while the processor does something else."""
+    _, num_heads, num_slots, head_dim = cache.shape
+    offset = ((np.int64(block) * num_heads + head) * num_slots + slot) * head_dim
+    for i in range(0, _LANES * head_dim, 16):
+        prefetch(cache, offset + i)
 
 
 @helper()
@@ -204,11 +239,11 @@ def _split(
     tile: Any,
     tokens: Any,
     group: Any,
-    head: Any,
     keys: Any,
     values: Any,
     block_tables: Any,
     s: Any,
+    head: Any,
     split: Any,
     position: Any,
     window: Any,
@@ -217,46 +252,20 @@ def _split(
     totals: Any,
     acc: Any,
     base: Any,
+    ahead: Any,
 ) -> None:
     """One split for a tile whose first token stands at `position`; results at base.. of tops, totals, acc."""
-    num_slots = keys.shape[2]
     start = split * SPLIT
-    low = max(start, position - window + 1)
-    high = min(start + SPLIT, position + tokens)
+    low, high = max(start, position - window + 1), min(start + SPLIT, position + tokens)
     rows = tokens * group
-    for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
-        origin = b * num_slots
-        _score(
-            tile,
-            rows,
-            keys,
-            block_tables[s, b],
-            head,
-            max(low - origin, 0),
-            min(high - origin, num_slots),
-            scores,
-            origin - start,
-        )
+    _score(tile, rows, keys, block_tables, s, head, low, high, start, scores, values)
     for r in range(rows):
         p = position + r // group
         row_low, row_high = max(p - window + 1 - start, 0), min(p + 1 - start, SPLIT)
         tops[base + r], totals[base + r] = _softmax(scores, r, min(row_low, SPLIT), max(row_high, 0))
         for d in range(acc.shape[1]):
             acc[base + r, d] = np.float32(0.0)
-    for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
-        origin = b * num_slots
-        _accumulate(
-            scores,
-            origin - start,
-            rows,
-            values,
-            block_tables[s, b],
-            head,
-            max(low - origin, 0),
-            min(high - origin, num_slots),
-            acc,
-            base,
-        )
+    _accumulate(scores, rows, values, block_tables, s, head, low, high, start, acc, base, keys, ahead)
 
 
 @helper(exact=True)
@@ -311,6 +320,16 @@ def _fold_partials(
         _store(total, acc, 0, out, first + r // group, head * group + r % group)
 
 
+@helper()
+def _ahead(items: Any, i: Any, context_lens: Any, num_slots: Any) -> Any:
+    """Sequence, head, first block and end of the context in blocks, of the first split of item i."""
+    if i >= items.shape[0]:
+        return 0, 0, 0, 0
+    s = items[i, _SEQUENCE]
+    blocks = (np.int64(context_lens[s]) + num_slots - 1) // num_slots
+    return s, items[i, _HEAD], items[i, _FIRST_SPLIT] * SPLIT // num_slots, blocks
+
+
 @kernel(
     "void(float32[:, :, ::1], float32[:, :, :, ::1], float32[:, :, :, ::1], int32[:, ::1], int32[::1],"
     " int32[::1], float32, int64, float32[:, :, ::1], int64)",
@@ -328,7 +347,7 @@ def _attend(
     out: Any,
     threads: Any,
 ) -> None:
-    head_dim, num_kv_heads = q.shape[2], keys.shape[1]
+    head_dim, num_kv_heads, num_slots = q.shape[2], keys.shape[1], keys.shape[2]
     group = q.shape[1] // num_kv_heads
     items, num_partials = _plan(query_start, context_lens, num_kv_heads, group, window)
     part_tops = np.empty(num_partials, dtype=np.float32)
@@ -345,26 +364,26 @@ def _attend(
             np.empty(TILE * group, dtype=np.float32),
         )
         new = np.empty((TILE * group, head_dim), dtype=np.float32)
-        while True:
-            i = fetch_add(next_item)
-            if i >= items.shape[0]:
-                break
+        next_i = fetch_add(next_item)
+        while next_i < items.shape[0]:
+            i, next_i = next_i, fetch_add(next_item)
             s, head = items[i, _SEQUENCE], items[i, _HEAD]
             first, end = items[i, _FIRST_TOKEN], items[i, _END_TOKEN]
             tokens, rows = end - first, (end - first) * group
             position = context_lens[s] - (query_start[s + 1] - first)
             _load_queries(q, first, end, head, group, scale, tile)
+            ahead = _ahead(items, next_i, context_lens, num_slots)
             if items[i, _PARTIAL] >= 0:
                 _split(
-                    tile, tokens, group, head, keys, values, block_tables, s, items[i, _FIRST_SPLIT],
-                    position, window, scores, part_tops, part_totals, parts, items[i, _PARTIAL],
+                    tile, tokens, group, keys, values, block_tables, s, head, items[i, _FIRST_SPLIT],
+                    position, window, scores, part_tops, part_totals, parts, items[i, _PARTIAL], ahead,
                 )  # fmt: skip
                 continue
             _reset(tops, totals, acc, rows)
             for split in range(items[i, _FIRST_SPLIT], items[i, _END_SPLIT]):
                 _split(
-                    tile, tokens, group, head, keys, values, block_tables, s, split, position,
-                    window, scores, new_tops, new_totals, new, 0,
+                    tile, tokens, group, keys, values, block_tables, s, head, split,
+                    position, window, scores, new_tops, new_totals, new, 0, ahead,
                 )  # fmt: skip
                 for r in range(rows):
                     _fold(tops, totals, acc, r, new_tops[r], new_totals[r], new, r)

@@ -104,7 +104,8 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         pointer = builder.gep(struct.data, [offset])
         i8 = ir.IntType(8).as_pointer()
         i32 = ir.IntType(32)
-        declared = builder.module.declare_intrinsic("llvm.prefetch", [i8])
+        function = ir.FunctionType(ir.VoidType(), [i8, i32, i32, i32])
+        declared = builder.module.declare_intrinsic("llvm.prefetch", [i8], function)
         builder.call(declared, [builder.bitcast(pointer, i8), i32(0), i32(3), i32(1)])
         return context.get_dummy_value()
 
