@@ -150,7 +150,8 @@ export class MarkdownView {
   #render(growing) {
     const text = this.#text.replace(/\r\n?/g, "\n");
     const tokens = marked.lexer(text.slice(this.#settledChars));
-    const defined = Object.keys(tokens.links).length > 0;
+    // Links that are defined further down change how the blocks before them look.
+    const defined = JSON.stringify(tokens.links);
     const last = tokens.findLastIndex((token) => token.type !== "space");
     tokens.forEach((token, i) => this.#show(this.#settledBlocks + i, token, growing && i === last, defined));
     for (const block of this.#blocks.splice(this.#settledBlocks + tokens.length)) removeAll(block.nodes);

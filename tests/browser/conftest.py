@@ -1,5 +1,7 @@
-"""Chromium, a server in this event loop, and a page that is watched: nothing may leave the origin, nothing may
-break the policy, nothing may be logged as an error."""
+"""Chromium, a server in this event loop, and a page that is watched.
+
+Nothing may leave the page's origin, break its policy, or be logged as an error, unless the test allows it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 import uvicorn
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 from tests.browser.fake import FakeServer
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_ARGS = [
     "--headless",
     "--no-sandbox",
@@ -91,6 +94,10 @@ class Watch:
     def check(self) -> None:
         left = [c for c in self.complaints if not any(re.search(pattern, c) for pattern in self._allowed)]
         assert left == []
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
 
     def _address(self, url: str) -> None:
         if not url.startswith((f"{self._origin}/", "data:")):

