@@ -1,6 +1,6 @@
 /** Figures and dates as people read them, in the reader's own language. */
 
-const whole = new Intl.NumberFormat();
+const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat(undefined, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const hundredths = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 

@@ -60,6 +60,8 @@ export function sanitise(html) {
   return purify.sanitize(html, {
     ALLOWED_TAGS: TAGS.split(" "),
     ALLOWED_ATTR: ["align", "class", "href", "start"],
+    // These carry no address, so the rule for addresses must not judge them.
+    ADD_URI_SAFE_ATTR: ["align", "start"],
     ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
     ALLOW_ARIA_ATTR: false,
     ALLOW_DATA_ATTR: false,
@@ -88,6 +90,9 @@ function dress(fragment) {
     const scroll = h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Table" });
     table.replaceWith(scroll);
     scroll.append(table);
+  }
+  for (const item of fragment.querySelectorAll("li")) {
+    if (/^\s*[☑☐] /.test(item.textContent)) item.classList.add("task");
   }
   for (const block of fragment.querySelectorAll(BLOCKS_OF_TEXT)) block.setAttribute("dir", "auto");
   return fragment;
@@ -119,6 +124,8 @@ export class MarkdownView {
   #frame = 0;
   /** What is shown, in order: {key, language, nodes}. */
   #blocks = [];
+  /** The tokens after the settled blocks. */
+  #tail = [];
   /** So many blocks, made of so many characters, cannot change any more. */
   #settledBlocks = 0;
   #settledChars = 0;
@@ -133,29 +140,30 @@ export class MarkdownView {
     this.#frame ||= requestAnimationFrame(() => {
       this.#frame = 0;
       this.#render(true);
+      this.#settle();
     });
   }
 
-  /** Shows the whole of `text` now, as final. */
-  finish(text) {
+  /** Shows the whole of `text` now, as final; `cut` when it ends where nobody meant it to. */
+  finish(text, cut = false) {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     this.#text = text;
     // Once more from the start: only now are all link definitions known. Blocks that did not change stay.
     this.#settledBlocks = 0;
     this.#settledChars = 0;
-    this.#render(false);
+    this.#render(cut);
   }
 
-  #render(growing) {
+  #render(open) {
     const text = this.#text.replace(/\r\n?/g, "\n");
     const tokens = marked.lexer(text.slice(this.#settledChars));
     // Links that are defined further down change how the blocks before them look.
     const defined = JSON.stringify(tokens.links);
     const last = tokens.findLastIndex((token) => token.type !== "space");
-    tokens.forEach((token, i) => this.#show(this.#settledBlocks + i, token, growing && i === last, defined));
+    tokens.forEach((token, i) => this.#show(this.#settledBlocks + i, token, open && i === last, defined));
     for (const block of this.#blocks.splice(this.#settledBlocks + tokens.length)) removeAll(block.nodes);
-    if (growing) this.#settle(tokens);
+    this.#tail = tokens;
   }
 
   /** Puts `token` at place `index`, touching the DOM only where what it shows has changed. */
@@ -192,14 +200,15 @@ export class MarkdownView {
     this.#blocks[index] = block;
   }
 
-  #settle(tokens) {
+  /** Leaves behind the blocks that no further text can change, so that a frame costs the tail and not the whole. */
+  #settle() {
     let open = 0;
-    let end = tokens.length;
+    let end = this.#tail.length;
     while (end > 0 && open < OPEN_BLOCKS) {
       end -= 1;
-      if (tokens[end].type !== "space") open += 1;
+      if (this.#tail[end].type !== "space") open += 1;
     }
-    for (const token of tokens.slice(0, end)) this.#settledChars += token.raw.length;
+    for (const token of this.#tail.slice(0, end)) this.#settledChars += token.raw.length;
     this.#settledBlocks += end;
   }
 }

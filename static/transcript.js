@@ -79,10 +79,11 @@ class AnswerElement {
     this.element.removeAttribute("aria-busy");
     this.element.dataset.state = message.status;
     this.#wait.hidden = true;
-    this.#markdown.finish(message.text);
+    this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
     this.#showError(message.error);
     const figures = figuresOf(message).map((figure) => h("span", {}, figure));
-    const ending = endingOf(message);
+    // A failure is told in full above.
+    const ending = message.status === Status.FAILED ? "" : endingOf(message);
     this.#status.replaceChildren(
       this.#buttons(),
       h("p", { class: "figures" }, ending ? h("span", { class: "ending" }, ending) : null, ...figures),
@@ -93,7 +94,7 @@ class AnswerElement {
     const copy = iconButton("copy", "Copy answer", { onclick: () => copyFrom(copy, this.#message.text) });
     copy.append(icon("check"));
     const retry = iconButton("retry", "Answer again", { class: "icon-button retry", onclick: this.#actions.retry });
-    return h("div", { class: "buttons" }, this.#message.text ? copy : null, retry);
+    return h("div", { class: "buttons" }, this.#message.text ? copy : null, this.#message.error ? null : retry);
   }
 
   #showError(error) {

@@ -1,4 +1,4 @@
-"""The page's files over HTTP: headers, fresh copies, nothing outside the folder; the vendored files' hashes."""
+"""The page's files over HTTP: headers, fresh copies, nothing outside the folder; vendored files' hashes."""
 
 from __future__ import annotations
 

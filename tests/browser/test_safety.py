@@ -124,7 +124,9 @@ async def test_the_policy_blocks_what_slips_through(page: Page, watch: Watch) ->
         """async () => {
             const html = () => { document.createElement("div").innerHTML = "<b>x</b>"; };
             const leak = () => fetch("https://evil.example/");
-            const outcome = async (act) => { try { await act(); return "allowed"; } catch { return "blocked"; } };
+            const outcome = async (act) => {
+                try { await act(); return "allowed"; } catch { return "blocked"; }
+            };
             return [await outcome(html), await outcome(leak)];
         }"""
     )
