@@ -63,7 +63,7 @@ def configure(level: str) -> None:
 class _ToStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            # structlog knows only the five named levels; uvicorn has one more, below debug.
+            # structlog knows only the five named levels; libraries make up others in between.
             level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
             get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info)
         except Exception:

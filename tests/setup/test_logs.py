@@ -38,6 +38,7 @@ configure("info")
 logging.getLogger("uvicorn.error").info("started %s", 1)
 logging.getLogger("uvicorn.error").debug("hidden")
 logging.getLogger("uvicorn").log(5, "hidden")
+logging.getLogger("uvicorn").log(25, "between")
 logging.getLogger("engine.engine").info("tick")
 logging.getLogger("numba.core").info("hidden")
 logging.getLogger("asyncio").warning("slow")
@@ -46,12 +47,13 @@ warnings.warn("old")
     lines = lines_of(program)
     assert [(line["logger"], line["level"]) for line in lines] == [
         ("uvicorn.error", "info"),
+        ("uvicorn", "info"),
         ("engine.engine", "info"),
         ("asyncio", "warning"),
         ("py.warnings", "warning"),
     ]
     assert lines[0]["event"] == "started 1"
-    assert "UserWarning: old" in lines[3]["event"]
+    assert "UserWarning: old" in lines[4]["event"]
 
 
 def test_text_cannot_break_or_forge_a_line():

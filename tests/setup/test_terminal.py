@@ -218,7 +218,12 @@ def test_an_answer_cut_at_its_length_says_so(server, client, shown):
 
 def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(server, client):
     """The stop is asked for once; the part that was shown stays in the conversation."""
-    server.script += [created("r1", "par", "tial"), incomplete("cancelled"), answer("r2", "b")]
+
+    def end_a_token_later(connection: ServerConnection) -> None:
+        send(connection, "response.output_text.delta", delta="ly")
+        incomplete("cancelled")(connection)
+
+    server.script += [created("r1", "par", "tial"), end_a_token_later, answer("r2", "b")]
     shown: list[str] = []
 
     def show(text: str) -> None:
@@ -233,12 +238,12 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(server, client):
     assert client.ask("2", show) is Ending.COMPLETE
     assert server.frames[2] == {
         "type": "response.create",
-        "input": [user("1"), assistant("partial"), user("2")],
+        "input": [user("1"), assistant("partially"), user("2")],
     }
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_server(server, client):
-    server.script += [created("r1", "a"), lambda connection: None]
+    server.script += [created("r1", "a"), incomplete("cancelled")]
 
     def show(text: str) -> None:
         signal.raise_signal(signal.SIGINT)
