@@ -78,7 +78,7 @@ def alone(model: CausalLM) -> dict[str, str]:
     [
         {},
         {"prefill_chunk": 7, "token_budget": 33},
-        {"num_blocks": 12, "max_model_len": 192},
+        {"num_blocks": 8, "max_model_len": 112},
         {"max_num_seqs": 2},
     ],
     ids=["company", "chunks", "preemption", "two rows"],
