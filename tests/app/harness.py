@@ -20,8 +20,9 @@ from app.service import PromptRefused, Service
 from app.settings import Settings
 from app.store import Message
 from engine.blocks import BLOCK_SIZE
+from engine.detokenizer import Vocabulary
 from engine.engine import Engine, EngineConfig, EngineStats
-from engine.request import Event
+from engine.request import Event, FinishedEvent
 from tests.fakes import ALPHABET, FakeRunner, continuation, fake_ids, fake_vocabulary
 
 MODEL = "fake-model"
@@ -81,6 +82,32 @@ class Gate:
                 self._allowance -= 1
 
 
+class WatchedEngine(Engine):
+    """Remembers in which tick each request was aborted and in which it ended."""
+
+    def __init__(
+        self,
+        runner: FakeRunner,
+        vocabulary: Vocabulary,
+        config: EngineConfig,
+        publish: Callable[[list[Event]], None],
+    ) -> None:
+        super().__init__(runner, vocabulary, config, self._watch)
+        self._to_bridge = publish
+        self.aborted: dict[str, int] = {}
+        self.ended: dict[str, tuple[int, FinishedEvent]] = {}
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.setdefault(request_id, self.stats().num_ticks)
+        super().abort(request_id)
+
+    def _watch(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, FinishedEvent):
+                self.ended[event.request_id] = (self.stats().num_ticks, event)
+        self._to_bridge(events)
+
+
 class RunningServer:
     def __init__(self, settings: Settings, config: EngineConfig, never_ends: bool = True) -> None:
         self.runner = FakeRunner(config.num_blocks, never_ends)
@@ -88,13 +115,16 @@ class RunningServer:
         self.runner.during = self.gate
 
         def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
-            self.engine = Engine(self.runner, fake_vocabulary(), config, publish)
+            self.engine = WatchedEngine(self.runner, fake_vocabulary(), config, publish)
             return self.engine
 
+        self.settings = settings
         self.app = build_app(settings, name=MODEL, encode=fake_encode, make_engine=make_engine)
         self.service: Service = self.app.state.service
         self.server = Server(self.app, settings, self._on_ready)
         self.port = 0
+        self.kept: list[object] = []
+        """What must outlive its function: asyncio closes a connection whose writer nobody holds."""
 
     def _on_ready(self, port: int) -> None:
         self.port = port

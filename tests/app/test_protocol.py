@@ -374,14 +374,8 @@ def test_an_event_has_the_same_number_whoever_asks_and_when() -> None:
     stream.append("c")
     stream.finish(finished(FinishReason.STOP))
     assert [late.event(number) for number in range(6)] == before
-    assert (
-        [late.event(number)["type"] for number in range(6, 11)]
-        == [  # type: ignore[index]
-            "response.output_text.delta",
-            *KINDS[6:],
-            "response.completed",
-        ]
-    )
+    rest = [late.event(number) or {} for number in range(6, 11)]
+    assert [e["type"] for e in rest] == ["response.output_text.delta", *KINDS[6:], "response.completed"]
     with pytest.raises(StreamError):
         late.event(11)
 

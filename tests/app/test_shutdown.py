@@ -1,0 +1,165 @@
+"""The end of a server, orderly or not: nobody is left hanging, each client is told what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.app.harness import MODEL, RunningServer, eventually, running, said, text_of
+
+BODY: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "hello"}],
+    "temperature": 0,
+    "max_tokens": 40,
+}
+
+
+async def close_code(socket: Any) -> int:
+    with pytest.raises(ConnectionClosed) as caught:
+        await socket.event()
+    assert caught.value.rcvd is not None
+    return caught.value.rcvd.code
+
+
+async def test_running_answers_finish_and_new_ones_are_refused() -> None:
+    async with running() as server, server.socket() as socket, server.http() as http:
+        server.gate.close()
+        await socket.create("hello", max_output_tokens=40)
+        stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
+        whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        await eventually(lambda: server.service.bridge.num_open == 3)
+        server.server.stop()
+
+        for path in ("/readyz", "/health"):
+            ready = await http.get(path)
+            assert ready.status_code == 503
+            assert ready.json()["reasons"] == ["the server is shutting down"]
+        assert (await http.get("/livez")).status_code == 200
+        refused = await http.post("/v1/chat/completions", json=BODY)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "server_unavailable"
+        assert refused.headers["x-should-retry"] == "true"
+        assert refused.headers["retry-after"]
+        with pytest.raises(InvalidStatus) as handshake:
+            async with server.socket():
+                pass
+        assert handshake.value.response.status_code == 503
+        await socket.create("me too", stream_id="late")
+        late = (await socket.until("error"))[-1]
+        assert (late["status"], late["stream_id"]) == (503, "late")
+
+        server.gate.open()
+        events = await socket.until("response.incomplete")
+        assert events[-1]["response"]["output"][0]["content"][0]["text"] == said("hello", 40)
+        assert await close_code(socket) == 1012
+        assert (await whole).json()["choices"][0]["message"]["content"] == said("hello", 40)
+        assert (await stream).text.endswith("data: [DONE]\n\n")
+
+
+async def test_answers_that_do_not_finish_in_time_are_cut_with_their_last_event() -> None:
+    async with running(shutdown_timeout_s=0) as server, server.socket() as socket, server.http() as http:
+        server.gate.close()
+        await socket.create("hello", max_output_tokens=400)
+        stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
+        whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        await eventually(lambda: server.service.bridge.num_open == 3)
+        server.server.stop()
+        await eventually(lambda: len(server.engine.aborted) == 3)
+        server.gate.open()
+        last = (await socket.until("response.failed"))[-1]["response"]
+        assert last["status"] == "failed"
+        assert "shutting down" in last["error"]["message"]
+        assert await close_code(socket) == 1012
+        *_, error, rest = (await stream).text.split("\n\n")
+        assert rest == ""
+        assert "shutting down" in orjson.loads(error.removeprefix("data: "))["error"]["message"]
+        answer = await whole
+        assert answer.status_code == 503
+        assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    async with running(shutdown_timeout_s=1000) as server, server.socket() as socket:
+        server.gate.close()
+        await socket.create("hello", max_output_tokens=400)
+        await eventually(lambda: server.service.bridge.num_open == 1)
+        server.server.stop()
+        server.server.stop()
+        server.gate.open()
+        with pytest.raises(ConnectionClosed):
+            await socket.until("response.completed")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_an_engine_that_fails_ends_every_answer_and_turns_readiness_red() -> None:
+    async with running() as server, server.socket() as socket, server.http() as http:
+        server.gate.close()
+        await socket.create("hello", max_output_tokens=400)
+        await socket.create("hello", max_output_tokens=400, stream_id="a")
+        stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
+        whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        await eventually(lambda: server.service.bridge.num_open == 4)
+
+        def break_down() -> None:
+            raise MemoryError("no more")
+
+        server.runner.during = break_down
+        server.gate.open()
+        failed: dict[str | None, str] = {}
+        while len(failed) < 2:
+            event = await socket.event()
+            if event["type"] == "response.failed":
+                failed[event.get("stream_id")] = event["response"]["error"]["code"]
+        assert failed == {None: "server_error", "a": "server_error"}
+        *_, error, _ = (await stream).text.split("\n\n")
+        assert orjson.loads(error.removeprefix("data: "))["error"]["type"] == "server_error"
+        assert (await whole).status_code == 500
+        await _refuses_work(server, http)
+        await socket.create("again")
+        assert (await socket.event())["status"] == 503
+
+
+async def _refuses_work(server: RunningServer, http: httpx.AsyncClient) -> None:
+    ready = await http.get("/readyz")
+    assert ready.status_code == 503
+    assert "MemoryError" in ready.json()["reasons"][0]
+    assert (await http.get("/livez")).status_code == 200
+    refused = await http.post("/v1/chat/completions", json=BODY)
+    assert refused.status_code == 503
+
+
+async def test_the_one_whose_numbers_are_broken_fails_alone() -> None:
+    async with running() as server, server.socket() as socket:
+        server.gate.close()
+        await socket.create("I am fine", stream_id="good", max_output_tokens=30)
+        await socket.create("I am sick", stream_id="bad", max_output_tokens=30)
+        sick = len("user:I am sick;") + 3
+
+        def script(context: list[int]) -> int:
+            from tests.fakes import fake_ids, next_token
+
+            if (
+                context[: len("user:I am sick;")] == list(fake_ids("user:I am sick;"))
+                and len(context) == sick
+            ):
+                return -1
+            return next_token(context)
+
+        server.runner.script = script
+        server.gate.open()
+        ends: dict[str, dict[str, Any]] = {}
+        events: dict[str, list[dict[str, Any]]] = {"good": [], "bad": []}
+        while len(ends) < 2:
+            event = await socket.event()
+            events[event["stream_id"]].append(event)
+            if event["type"] in ("response.incomplete", "response.failed"):
+                ends[event["stream_id"]] = event
+        assert ends["bad"]["type"] == "response.failed"
+        assert text_of(events["bad"]) == said("I am sick", 3)
+        assert text_of(events["good"]) == said("I am fine", 30)
