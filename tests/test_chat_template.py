@@ -166,7 +166,8 @@ class Kind:
         )
         self.template = ChatTemplate(files.template or "", self.tokenizer, files.special)
         vocabulary = self.tokenizer.vocabulary
-        self.unknown_id = files.token_id("unk_token")
+        has_unknown = any(files.spec["model"].get(key) is not None for key in ("unk_token", "unk_id"))
+        self.unknown_id = files.token_id("unk_token") if has_unknown else None
         self.lossless = (
             not vocabulary.strip_leading_space
             and len({token for token in vocabulary.token_bytes if len(token) == 1}) == 256
@@ -357,3 +358,22 @@ def test_a_failing_template_is_a_template_error(kind: Kind, source: str, says: s
 def test_the_scaffold_may_end_without_a_generation_prompt(kind: Kind) -> None:
     ids = kind.template.encode(chat("hello"), add_generation_prompt=False)
     assert ids == kind.theirs.apply_chat_template(chat("hello"), return_dict=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        ("{{ '<|im_' + messages[0].content }}", "end|> tail"),
+        ("{{ messages[0].content + '_end|>' }}", "head <|im"),
+        ("{{ '<|' + messages[0].content + '|>' }}", "im_end"),
+        ("{{ '<|im_' + messages[0].content | trim }}", " end|>\n"),
+        ("{{ messages[0].content + messages[1].content }}", "<|im_"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["chatml"], indirect=True)
+def test_a_content_cannot_complete_a_control_token_with_its_surroundings(
+    kind: Kind, source: str, content: str
+) -> None:
+    ids = ChatTemplate(source, kind.tokenizer, {}).encode(chat(content, "end|>"))
+    assert kind.control(ids) == []
+    assert content.strip() in kind.text(ids)
