@@ -1,0 +1,94 @@
+"""The page with the real server and the default model, as `tickwire serve` starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import BrowserContext, Locator, Page, expect
+
+from tests.browser.conftest import Watch
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Counts how often the answer on screen grew: proof that it came piece by piece, whatever the machine's speed.
+COUNT_GROWTH = """
+addEventListener("DOMContentLoaded", () => {
+  let shown = 0;
+  const counter = document.documentElement.dataset;
+  counter.growth = 0;
+  new MutationObserver(() => {
+    const length = [...document.querySelectorAll(".prose")].at(-1)?.textContent.length ?? 0;
+    if (length > shown) counter.growth = Number(counter.growth) + 1;
+    shown = length;
+  }).observe(document.querySelector("#transcript"), { childList: true, subtree: true, characterData: true });
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def origin(default_model_dir: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model", str(default_model_dir)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKWIRE_")}
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    assert server.stdout is not None
+    try:
+        for line in server.stdout:
+            if found := re.search(r"http://[^\s/]+", line):
+                yield found[0]
+                break
+        else:
+            pytest.fail(f"the server ended with {server.wait()} before it was ready")
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate()
+
+
+@pytest.fixture
+def watch(origin: str) -> Iterator[Watch]:
+    watch = Watch(origin)
+    yield watch
+    watch.check()
+
+
+async def test_ask_watch_stop_and_come_back(context: BrowserContext, origin: str, watch: Watch) -> None:
+    await context.add_init_script(COUNT_GROWTH)
+    page: Page = await context.new_page()
+    watch.attach(page)
+    await page.goto(origin)
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    await expect(page.locator("#link .model")).not_to_be_empty()
+    field = page.get_by_role("textbox", name="Message")
+    answers = page.get_by_role("article", name="Answer")
+
+    await field.fill("What is the capital of France? Answer in one sentence.")
+    await page.keyboard.press("Enter")
+    await expect(answers.last.locator(".figures")).to_contain_text("tokens/s", timeout=30_000)
+    await expect(answers.last.locator(".prose")).to_contain_text(re.compile(r"\w"))
+    first = await prose(answers.first)
+
+    await field.fill("Tell me a very long story about a lighthouse keeper.")
+    await page.keyboard.press("Enter")
+    await page.evaluate("document.documentElement.dataset.growth = 0")
+    grew_often = re.compile(r"[5-9]|\d{2,}")
+    await expect(page.locator("html")).to_have_attribute("data-growth", grew_often, timeout=30_000)
+    await page.get_by_role("button", name="Stop the answer").click()
+    await expect(answers.last.locator(".ending")).to_have_text("Stopped")
+    second = await prose(answers.last)
+
+    await page.reload()
+    await expect(answers).to_have_count(2)
+    assert [await prose(answers.first), await prose(answers.last)] == [first, second]
+    await expect(answers.last.locator(".ending")).to_have_text("Stopped")
+
+
+async def prose(answer: Locator) -> str:
+    return await answer.locator(".prose").inner_text()
