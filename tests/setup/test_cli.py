@@ -1,5 +1,6 @@
 """The `tickwire` command from outside: what it prints, its exit codes, and what it leaves unimported."""
 
+import socket
 import subprocess
 import sys
 import tomllib
@@ -117,3 +118,31 @@ def test_wrong_usage_is_exit_code_2_and_a_message(arguments, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = tickwire("serve", "--port", str(port), "--cache-dir", str(tmp_path / "cache"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"tickwire: cannot listen on 127.0.0.1 port {port}: Address already in use. "
+        "Choose another with --port or --host.\n"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("host", ["name.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_told(host):
+    done = tickwire("serve", "--host", host, "--port", "0")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"tickwire: cannot listen on {host} port 0: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0", "--model"], ["pull"]])
+def test_a_model_that_is_not_there_is_told(command):
+    done = tickwire(*command, "/no/such/model")
+    assert done.returncode == 1
+    assert done.stderr.startswith("tickwire: model: got '/no/such/model', which is not there; allowed: ")
+    assert "Traceback" not in done.stderr
