@@ -1,5 +1,7 @@
 # make serve   install into .venv, fetch the model, serve on http://127.0.0.1:8000
 # make test    install what the tests need too, then lint, type-check and test
+# make lint    only lint and type-check        make clean    remove what the above made here
+# make vendor  fetch the page's third-party files anew (needs npm)
 # Options:     make serve ARGS="--port 9000 --model /path/to/model"    make PYTHON=python3.12 ...
 
 PYTHON ?= python3
@@ -25,8 +27,11 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+vendor:
+	$(PYTHON) static/vendor/fetch.py --update
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are written last, so an interrupted installation is taken up again, and a finished one
@@ -49,7 +54,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 # The browser tests drive the system's Chromium; without one they skip and say so.
 browser:
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Chromium for the browser tests"; \
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; \

@@ -119,7 +119,13 @@ def _add_chat(commands: Any) -> None:
     parser.add_argument(
         "--system", metavar="TEXT", help="instructions that the model gets before the conversation"
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 (always the likeliest) to 2 (wild)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.6,
+        metavar="T",
+        help="0 (always the likeliest) to 2 (wild) (default: %(default)s)",
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
