@@ -70,7 +70,7 @@ def kernel(signature: str, *, parallel: bool = False) -> Callable[[Function], Fu
 
 def helper(*, exact: bool = False) -> Callable[[Function], Function]:
     """A function to call from kernels. `exact`: operations are done in the order they are written."""
-    return numba.njit(fastmath={"contract"} if exact else SUMS, error_model="numpy")
+    return numba.njit(fastmath={"contract"} if exact else SUMS, error_model="numpy", forceinline=True)
 
 
 class _ThreadState(threading.local):

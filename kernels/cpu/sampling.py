@@ -111,25 +111,37 @@ def _log(x: Any) -> Any:
 
 
 @helper()
-def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """The first word of Philox4x32-10 (Salmon et al., 2011); all arguments uint64 below 2^32."""
+def _round(c: Any, k0: Any, k1: Any, n: Any) -> Any:
+    """Round n of Philox4x32 on the counter c; all uint64 below 2^32."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    for _ in range(10):
-        a = c0 * np.uint64(0xD2511F53)
-        b = c2 * np.uint64(0xCD9E8D57)
-        c0, c1, c2, c3 = (b >> shift) ^ c1 ^ k0, b & mask, (a >> shift) ^ c3 ^ k1, a & mask
-        k0 = (k0 + np.uint64(0x9E3779B9)) & mask
-        k1 = (k1 + np.uint64(0xBB67AE85)) & mask
-    return c0
+    a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+    k0 = (k0 + np.uint64(n * 0x9E3779B9)) & mask
+    k1 = (k1 + np.uint64(n * 0xBB67AE85)) & mask
+    return (b >> shift) ^ c[1] ^ k0, b & mask, (a >> shift) ^ c[3] ^ k1, a & mask
+
+
+@helper()
+def _philox(c: Any, k0: Any, k1: Any) -> Any:
+    """The first word of Philox4x32-10 (Salmon et al., 2011). Written out, for a loop inside would keep the
+    compiler from vectorising over tokens."""
+    c = _round(c, k0, k1, 0)
+    c = _round(c, k0, k1, 1)
+    c = _round(c, k0, k1, 2)
+    c = _round(c, k0, k1, 3)
+    c = _round(c, k0, k1, 4)
+    c = _round(c, k0, k1, 5)
+    c = _round(c, k0, k1, 6)
+    c = _round(c, k0, k1, 7)
+    c = _round(c, k0, k1, 8)
+    return _round(c, k0, k1, 9)[0]
 
 
 @helper(exact=True)
 def _gumbel(token: Any, seed: Any, position: Any) -> Any:
     """Noise for one token; seed and position uint64."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    word = _philox(
-        np.uint64(token), position & mask, position >> shift, np.uint64(0), seed & mask, seed >> shift
-    )
+    counter = np.uint64(token), position & mask, position >> shift, np.uint64(0)
+    word = _philox(counter, seed & mask, seed >> shift)
     # Through int64: the conversion from unsigned is slow on AVX2.
     u = (np.float64(np.int64(word)) + 0.5) * 2.0**-32
     return -_log(-_log(u))
