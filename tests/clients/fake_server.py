@@ -1,0 +1,57 @@
+"""The real server as a process of its own, over the fake model: `python -m tests.clients.fake_server`.
+
+It listens on a free port, says so on its first line, and then prints a JSON line for each request that
+was aborted: the ticks in which the abort came in and in which the request was over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from app.logs import configure
+from app.server import Server, build_app, listen
+from app.settings import Settings
+from engine.engine import Engine, EngineConfig
+from engine.request import Event, FinishedEvent
+from tests.app.harness import MODEL, WatchedEngine, fake_encode
+from tests.fakes import FakeRunner, fake_vocabulary
+
+TICK_S = 0.002
+"""How long a forward pass of this model takes."""
+
+
+def say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
+    def watched(events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, FinishedEvent) and event.request_id in engine.aborted:
+                say(
+                    aborted=engine.aborted[event.request_id],
+                    ended=engine.stats().num_ticks,
+                    reason=event.reason.value,
+                    output_tokens=event.num_output_tokens,
+                )
+        publish(events)
+
+    config = EngineConfig(num_blocks=4096, max_model_len=4096 * 16)
+    runner = FakeRunner(config.num_blocks)
+    runner.during = lambda: time.sleep(TICK_S)
+    engine = WatchedEngine(runner, fake_vocabulary(), config, watched)
+    return engine
+
+
+def main() -> None:
+    configure("warning")
+    settings = Settings(port=0, shutdown_timeout_s=0.3)
+    app = build_app(settings, name=MODEL, encode=fake_encode, make_engine=make_engine)
+    with listen(settings.host, settings.port) as listening:
+        Server(app, settings, lambda port: say(port=port)).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What a user of the official OpenAI SDK does. Runs in the SDK's own environment, not in ours: it pins an
+older `websockets`. `python openai_sdk.py BASE_URL SCENARIO` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+from typing import Any, get_args
+
+import openai
+from openai import AsyncOpenAI, OpenAI
+from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, ResponsesWebSocketLimits
+
+MODEL = "fake-model"
+HELLO = [{"role": "user", "content": "hello"}]
+OPTIONS = {"model": MODEL, "temperature": 0}
+LIMITS = ResponsesWebSocketLimits(
+    max_lanes=4,
+    max_events_per_lane=10_000,
+    max_events=10_000,
+    max_bytes_per_lane=2**24,
+    max_bytes=2**24,
+    max_response_bytes=None,
+)
+
+
+def chat(base_url: str) -> dict[str, Any]:
+    client = OpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    whole = client.chat.completions.create(messages=HELLO, max_tokens=30, **OPTIONS)
+    stream = client.chat.completions.create(
+        messages=HELLO, max_tokens=30, stream=True, stream_options={"include_usage": True}, **OPTIONS
+    )
+    chunks = list(stream)
+    again = client.chat.completions.create(
+        messages=[*HELLO, whole.choices[0].message, {"role": "user", "content": "more"}],
+        max_tokens=30,
+        **OPTIONS,
+    )
+    return {
+        "whole": whole.choices[0].message.content,
+        "streamed": "".join(c.choices[0].delta.content or "" for c in chunks if c.choices),
+        "finish": [c.choices[0].finish_reason for c in chunks if c.choices][-1],
+        "usage": chunks[-1].usage.model_dump(),
+        "again": again.choices[0].message.content,
+        "request_id": whole._request_id,
+        "models": [(m.id, m.owned_by) for m in client.models.list()],
+    }
+
+
+def errors(base_url: str) -> dict[str, Any]:
+    client = OpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    raised = {}
+    for name, fields in {
+        "temperature": {"temperature": 3},
+        "model": {"model": "gpt-9"},
+        "messages": {"messages": []},
+        "long": {"messages": [{"role": "user", "content": "x" * 70_000}]},
+        "stream": {"stream": True, "n": 2},
+    }.items():
+        try:
+            client.chat.completions.create(**({"messages": HELLO, "max_tokens": 5} | OPTIONS | fields))
+        except openai.APIStatusError as error:
+            raised[name] = [type(error).__name__, error.param, error.code, bool(error.request_id)]
+    return raised
+
+
+async def lanes(base_url: str) -> dict[str, Any]:
+    """Two lanes of one connection, read as raw events."""
+    client = AsyncOpenAI(base_url=base_url, api_key="unused")
+    texts: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {}
+    order: list[str] = []
+    final = {}
+    async with client.responses.connect() as connection:
+        for lane in ("left", "right"):
+            await connection.send(
+                {
+                    "type": "response.create",
+                    "input": f"I am {lane}",
+                    "max_output_tokens": 100,
+                    "stream_id": lane,
+                    **OPTIONS,
+                }
+            )
+        async for event in connection:
+            lane = event.to_dict()["stream_id"]
+            # The SDK falls back to some other class for a type that it does not know.
+            known = get_args(type(event).model_fields["type"].annotation)
+            kinds.setdefault(lane, []).append(event.type if event.type in known else type(event).__name__)
+            if event.type == "response.output_text.delta":
+                texts[lane] = texts.get(lane, "") + event.delta
+                order.append(lane)
+            if event.type == "response.incomplete":
+                final[lane] = event.response.output_text
+                if len(final) == 2:
+                    break
+    return {
+        "texts": texts,
+        "final": final,
+        "kinds": kinds,
+        "switches": sum(a != b for a, b in itertools.pairwise(order)),
+    }
+
+
+async def session(base_url: str) -> dict[str, Any]:
+    """The SDK's own session over lanes: final responses, a conversation, an error, a cancel."""
+    client = AsyncOpenAI(base_url=base_url, api_key="unused")
+    create = {"type": "response.create", "max_output_tokens": 20, **OPTIONS}
+    async with (
+        client.responses.connect() as connection,
+        AsyncResponsesWebSocketSession(connection, limits=LIMITS) as session,
+    ):
+        left, right = session.lane("left"), session.lane("right")
+        await left.send({**create, "input": "one"})
+        await right.send({**create, "input": "uno"})
+        first, other = await left.get_final_response(), await right.get_final_response()
+        await left.send({**create, "input": "two", "previous_response_id": first.id})
+        second = await left.get_final_response()
+        items = [item.model_dump() for item in first.output]
+        asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "one"}]}
+        more = {"role": "user", "content": "two"}
+        await right.send({**create, "input": [asked, *items, more]})
+        by_hand = await right.get_final_response()
+
+        await left.send({**create, "temperature": 9, "input": "x"})
+        error = await left.recv()
+        await left.send({**create, "input": "long", "max_output_tokens": 50_000})
+        created = await left.recv()
+        await connection.send({"type": "response.cancel", "response_id": created.response.id})
+        cancelled = await left.get_final_response()
+        await left.send({**create, "input": "one"})
+        after = await left.get_final_response()
+    return {
+        "first": first.output_text,
+        "other": other.output_text,
+        "second": second.output_text,
+        "by_hand": by_hand.output_text,
+        "usage": first.usage.model_dump(),
+        "error": [type(error).__name__, error.error.code, error.error.param, error.status],
+        "cancelled": [cancelled.status, cancelled.incomplete_details],
+        "after": after.output_text,
+    }
+
+
+async def vanish(base_url: str) -> None:
+    """Says when it has read a few words, and then reads on until it is killed."""
+    client = AsyncOpenAI(base_url=base_url, api_key="unused")
+    async with client.responses.connect() as connection:
+        await connection.send({"type": "response.create", "input": "talk", **OPTIONS})
+        seen = 0
+        async for event in connection:
+            seen += event.type == "response.output_text.delta"
+            if seen == 3:
+                print("reading", flush=True)
+
+
+def vanish_chat(base_url: str) -> None:
+    client = OpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    stream = client.chat.completions.create(messages=HELLO, stream=True, **OPTIONS)
+    for seen, _ in enumerate(stream):
+        if seen == 3:
+            print("reading", flush=True)
+
+
+def main() -> None:
+    base_url, scenario = sys.argv[1:]
+    run = {
+        "chat": chat,
+        "errors": errors,
+        "lanes": lanes,
+        "session": session,
+        "vanish": vanish,
+        "vanish_chat": vanish_chat,
+    }[scenario]
+    result = run(base_url)
+    print(json.dumps(asyncio.run(result) if asyncio.iscoroutine(result) else result))
+
+
+if __name__ == "__main__":
+    main()

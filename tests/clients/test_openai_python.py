@@ -1,0 +1,188 @@
+"""The official OpenAI SDK for Python against the server, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.app.harness import expected, said
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = ROOT / ".venvs" / "openai"
+REQUIREMENT = "openai[realtime]>=3.57"
+
+
+@pytest.fixture(scope="session")
+def sdk() -> Path:
+    """A Python that has the SDK; made on first use and kept."""
+    python, complete = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "complete"
+    if not complete.is_file() or complete.read_text() != REQUIREMENT:
+        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT], check=True, timeout=600)
+        complete.write_text(REQUIREMENT)
+    return python
+
+
+class ServerProcess:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.clients.fake_server"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        self.port: int = self.line()["port"]
+        self.base_url = f"http://127.0.0.1:{self.port}/v1"
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return line
+
+    def metrics(self) -> dict[str, float]:
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=20) as response:
+            lines = response.read().decode().splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout=30)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    server = ServerProcess()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def run(sdk: Path, server: ServerProcess, scenario: str) -> dict[str, Any]:
+    script = Path(__file__).with_name("openai_sdk.py")
+    done = subprocess.run(
+        [sdk, script, server.base_url, scenario], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_chat_completions(sdk: Path, server: ServerProcess) -> None:
+    result = run(sdk, server, "chat")
+    answer = said("hello", 30)
+    assert result["whole"] == result["streamed"] == answer
+    assert result["finish"] == "length"
+    assert result["usage"]["prompt_tokens"] == len("user:hello;")
+    assert result["usage"]["completion_tokens"] == 30
+    talk = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "more"},
+    ]
+    assert result["again"] == expected(talk, 30)
+    assert result["request_id"]
+    assert result["models"] == [["fake-model", "tickwire"]]
+
+
+def test_errors_become_the_sdk_s_own_exceptions(sdk: Path, server: ServerProcess) -> None:
+    assert run(sdk, server, "errors") == {
+        "temperature": ["BadRequestError", "temperature", "out_of_range", True],
+        "model": ["NotFoundError", "model", "model_not_found", True],
+        "messages": ["BadRequestError", "messages", "empty_value", True],
+        "long": ["BadRequestError", "messages", "context_length_exceeded", True],
+        "stream": ["BadRequestError", "n", "unsupported_value", True],
+    }
+
+
+def test_two_lanes_at_once_over_one_connection(sdk: Path, server: ServerProcess) -> None:
+    result = run(sdk, server, "lanes")
+    wanted = {lane: said(f"I am {lane}", 100) for lane in ("left", "right")}
+    assert result["texts"] == result["final"] == wanted
+    assert result["switches"] > 20, "the lanes took turns only now and then"
+    for kinds in result["kinds"].values():
+        assert kinds[:4] == [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+        ]
+        assert set(kinds[4:-4]) == {"response.output_text.delta"}
+        assert kinds[-4:] == [
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.incomplete",
+        ]
+
+
+def test_the_sdk_s_session_of_lanes(sdk: Path, server: ServerProcess) -> None:
+    result = run(sdk, server, "session")
+    talk = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": said("one", 20)},
+        {"role": "user", "content": "two"},
+    ]
+    assert result["first"] == result["after"] == said("one", 20)
+    assert result["other"] == said("uno", 20)
+    assert result["second"] == result["by_hand"] == expected(talk, 20)
+    assert result["usage"]["output_tokens"] == 20
+    assert result["error"] == ["ResponseWsError", "out_of_range", "temperature", 400]
+    assert result["cancelled"] == ["cancelled", None]
+
+
+@pytest.mark.parametrize("scenario", ["vanish", "vanish_chat"])
+def test_a_client_killed_in_the_middle_is_aborted_within_a_tick(
+    sdk: Path, server: ServerProcess, scenario: str
+) -> None:
+    script = Path(__file__).with_name("openai_sdk.py")
+    client = subprocess.Popen(
+        [sdk, script, server.base_url, scenario], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE
+    )
+    assert client.stdout is not None
+    assert client.stdout.readline() == "reading\n"
+    client.kill()
+    client.communicate()
+    # The server says in which tick it was told and in which the answer was over.
+    line = server.line()
+    assert line["reason"] == "abort"
+    assert line["ended"] - line["aborted"] <= 1
+    metrics = server.metrics()
+    assert metrics["tickwire:num_requests_running"] == 0
+    assert metrics["tickwire:kv_cache_usage_perc"] == 0
+    assert metrics['tickwire:request_success_total{finished_reason="abort"}'] == 1
+
+
+def test_sigterm_ends_the_process_well_and_sigint_too(sdk: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server = ServerProcess()
+        script = Path(__file__).with_name("openai_sdk.py")
+        client = subprocess.Popen(
+            [sdk, script, server.base_url, "vanish"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "reading\n"
+            server.process.send_signal(number)
+            # The answer is long: it is cut after the patience of the settings, and that is told.
+            assert server.line()["reason"] == "abort"
+            assert server.process.wait(timeout=30) == 0
+        finally:
+            client.kill()
+            client.communicate()
+            server.process.kill()
+            server.process.wait()
