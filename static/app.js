@@ -53,7 +53,9 @@ async function show(id) {
 
 function showPath(path) {
   document.body.dataset.view = path.length ? "conversation" : "empty";
-  document.title = current ? `${chat.title(current)} · Tickwire` : "Tickwire";
+  const title = current ? chat.title(current) : "New chat";
+  document.title = `${title} · Tickwire`;
+  $("#title").textContent = title;
   transcript.show(path);
   composer.busy = current !== null && chat.isBusy(current);
   showJump();

@@ -117,6 +117,22 @@ async def test_reload_keeps_the_conversation_and_a_half_answer(page: Page, fake:
     await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
 
 
+async def test_an_answer_is_kept_as_it_comes(context: BrowserContext, page: Page, fake: FakeServer) -> None:
+    """Not only when the page is left in good order: another tab sees it while it is still being written."""
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half an ans")
+        await reply.cancelled.wait()
+
+    fake.scripts.append(script)
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("Half an ans")
+    other = await context.new_page()
+    await other.goto(page.url)
+    await expect(last_answer(other)).to_contain_text("Half an ans")
+
+
 async def test_the_bare_address_comes_back_to_the_last_conversation(page: Page, fake: FakeServer) -> None:
     fake.scripts.append(says("Hello to you."))
     await ask(page, "Hello")

@@ -221,6 +221,27 @@ async def test_finished_blocks_keep_their_elements(page: Page) -> None:
     assert kept == [True, True, "code 1\ncode 2", True, 3]
 
 
+async def test_a_list_with_blank_lines_is_one_list_while_it_grows(page: Page) -> None:
+    """Between the blank line and the next number's dot, the next item looks like a paragraph."""
+    lists = await page.evaluate(
+        """async () => {
+            const { MarkdownView } = await import("/static/markdown.js");
+            const root = document.createElement("div");
+            const view = new MarkdownView(root);
+            const counts = [];
+            const text = "1. a\\n\\n2. b\\n\\n3. c";
+            for (const end of [7, 10, 13, 16]) {
+                view.grow(text.slice(0, end));
+                await new Promise(requestAnimationFrame);
+                await new Promise(requestAnimationFrame);
+                counts.push([root.querySelectorAll("ol").length, root.querySelectorAll("li").length]);
+            }
+            return counts;
+        }"""
+    )
+    assert lists == [[1, 1], [1, 2], [1, 2], [1, 3]]
+
+
 async def test_half_written_marks_do_not_flicker(page: Page) -> None:
     mended = await page.evaluate(
         """async (sources) => {
