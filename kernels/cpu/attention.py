@@ -176,11 +176,10 @@ def _accumulate(
     high: Any,
     start: Any,
     acc: Any,
-    base: Any,
     keys: Any,
     ahead: Any,
 ) -> None:
-    """acc[base + row] += weights[row, p - start] * value of p, for low..high, grouped as in _score; the keys
+    """acc[row] += weights[row, p - start] * value of p, for low..high, grouped as in _score; the keys
     of the split `ahead` (sequence, head, first block, end block) are sent for."""
     num_slots = values.shape[2]
     for b in range(low // num_slots, (high + num_slots - 1) // num_slots):
@@ -197,7 +196,7 @@ def _accumulate(
                 w0, w1 = weights[r, at], weights[r, at + 1]
                 w2, w3 = weights[r, at + 2], weights[r, at + 3]
                 for d in range(acc.shape[1]):
-                    acc[base + r, d] += (
+                    acc[r, d] += (
                         w0 * values[block, head, j0, d]
                         + w1 * values[block, head, j1, d]
                         + w2 * values[block, head, j2, d]
@@ -251,10 +250,9 @@ def _split(
     tops: Any,
     totals: Any,
     acc: Any,
-    base: Any,
     ahead: Any,
 ) -> None:
-    """One split for a tile whose first token stands at `position`; results at base.. of tops, totals, acc."""
+    """One split for a tile whose first token stands at `position`: tops, totals, acc of each row."""
     start = split * SPLIT
     low, high = max(start, position - window + 1), min(start + SPLIT, position + tokens)
     rows = tokens * group
@@ -262,10 +260,10 @@ def _split(
     for r in range(rows):
         p = position + r // group
         row_low, row_high = max(p - window + 1 - start, 0), min(p + 1 - start, SPLIT)
-        tops[base + r], totals[base + r] = _softmax(scores, r, min(row_low, SPLIT), max(row_high, 0))
+        tops[r], totals[r] = _softmax(scores, r, min(row_low, SPLIT), max(row_high, 0))
         for d in range(acc.shape[1]):
-            acc[base + r, d] = np.float32(0.0)
-    _accumulate(scores, rows, values, block_tables, s, head, low, high, start, acc, base, keys, ahead)
+            acc[r, d] = np.float32(0.0)
+    _accumulate(scores, rows, values, block_tables, s, head, low, high, start, acc, keys, ahead)
 
 
 @helper(exact=True)
@@ -373,22 +371,22 @@ def _attend(
             position = context_lens[s] - (query_start[s + 1] - first)
             _load_queries(q, first, end, head, group, scale, tile)
             ahead = _ahead(items, next_i, context_lens, num_slots)
-            if items[i, _PARTIAL] >= 0:
-                _split(
-                    tile, tokens, group, keys, values, block_tables, s, head, items[i, _FIRST_SPLIT],
-                    position, window, scores, part_tops, part_totals, parts, items[i, _PARTIAL], ahead,
-                )  # fmt: skip
-                continue
             _reset(tops, totals, acc, rows)
             for split in range(items[i, _FIRST_SPLIT], items[i, _END_SPLIT]):
                 _split(
                     tile, tokens, group, keys, values, block_tables, s, head, split,
-                    position, window, scores, new_tops, new_totals, new, 0, ahead,
+                    position, window, scores, new_tops, new_totals, new, ahead,
                 )  # fmt: skip
                 for r in range(rows):
                     _fold(tops, totals, acc, r, new_tops[r], new_totals[r], new, r)
+            partial = items[i, _PARTIAL]
             for r in range(rows):
-                _store(totals, acc, r, out, first + r // group, head * group + r % group)
+                if partial < 0:
+                    _store(totals, acc, r, out, first + r // group, head * group + r % group)
+                else:
+                    part_tops[partial + r], part_totals[partial + r] = tops[r], totals[r]
+                    for d in range(head_dim):
+                        parts[partial + r, d] = acc[r, d]
     if num_partials > 0:
         for i in numba.prange(items.shape[0]):
             _fold_partials(items, np.int64(i), group, part_tops, part_totals, parts, out)

@@ -68,9 +68,13 @@ def kernel(signature: str, *, parallel: bool = False) -> Callable[[Function], Fu
     return decorate
 
 
-def helper(*, exact: bool = False) -> Callable[[Function], Function]:
-    """A function to call from kernels. `exact`: operations are done in the order they are written."""
-    return numba.njit(fastmath={"contract"} if exact else SUMS, error_model="numpy", forceinline=True)
+def helper(*, exact: bool = False, inline: bool = False) -> Callable[[Function], Function]:
+    """A function to call from kernels.
+
+    `exact`: operations are done in the order they are written. `inline`: always, where the compiler would
+    find the function too big; a loop that calls it can then be vectorised.
+    """
+    return numba.njit(fastmath={"contract"} if exact else SUMS, error_model="numpy", forceinline=inline)
 
 
 class _ThreadState(threading.local):
@@ -130,7 +134,7 @@ _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 
 
-@helper(exact=True)
+@helper(exact=True, inline=True)
 def exp(x: Any) -> Any:
     """e^x in fp32 for x <= 88, to 1e-7 relative, 0 below -87; simple enough for the compiler to vectorise.
 

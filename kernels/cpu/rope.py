@@ -33,7 +33,7 @@ def rope_and_cache(
     eps: float,
 ) -> Tensor:
     num_tokens, width = qkv.shape
-    _, num_kv_heads, _, head_dim = key_cache.shape
+    _, num_kv_heads, num_slots, head_dim = key_cache.shape
     num_heads, rest = divmod(width - 2 * num_kv_heads * head_dim, head_dim)
     if rest or num_heads < num_kv_heads or cos.shape[1] * 2 != head_dim or sin.shape != cos.shape:
         raise ValueError(
@@ -50,12 +50,13 @@ def rope_and_cache(
         slots.numpy(),
         cos.numpy(),
         sin.numpy(),
-        key_cache.numpy(),
-        value_cache.numpy(),
+        key_cache.view(-1, head_dim).numpy(),
+        value_cache.view(-1, head_dim).numpy(),
         _NO_NORM if q_norm is None else q_norm.numpy(),
         _NO_NORM if k_norm is None else k_norm.numpy(),
         eps,
-        q.numpy(),
+        num_slots,
+        q.view(-1, head_dim).numpy(),
     )
     return q
 
@@ -70,53 +71,23 @@ def _factor(row: Any, t: Any, start: Any, head_dim: Any, eps: Any) -> Any:
 
 
 @helper()
-def _queries(qkv: Any, t: Any, cos: Any, sin: Any, p: Any, norm: Any, eps: Any, q: Any) -> None:
-    half = cos.shape[1]
-    for head in range(q.shape[1]):
-        start = head * 2 * half
-        if norm.shape[0] == 0:
-            for d in range(half):
-                a, b = qkv[t, start + d], qkv[t, start + half + d]
-                q[t, head, d] = a * cos[p, d] - b * sin[p, d]
-                q[t, head, half + d] = b * cos[p, d] + a * sin[p, d]
-        else:
-            factor = _factor(qkv, t, start, 2 * half, eps)
-            for d in range(half):
-                a = qkv[t, start + d] * factor * norm[d]
-                b = qkv[t, start + half + d] * factor * norm[half + d]
-                q[t, head, d] = a * cos[p, d] - b * sin[p, d]
-                q[t, head, half + d] = b * cos[p, d] + a * sin[p, d]
-
-
-@helper()
-def _keys(
-    qkv: Any,
-    t: Any,
-    first: Any,
-    cos: Any,
-    sin: Any,
-    p: Any,
-    norm: Any,
-    eps: Any,
-    keys: Any,
-    block: Any,
-    slot: Any,
+def _head(
+    qkv: Any, t: Any, start: Any, cos: Any, sin: Any, p: Any, norm: Any, eps: Any, out: Any, row: Any
 ) -> None:
+    """out[row, D]: one head, normalised if norm is not empty, and rotated."""
     half = cos.shape[1]
-    for head in range(keys.shape[1]):
-        start = first + head * 2 * half
-        if norm.shape[0] == 0:
-            for d in range(half):
-                a, b = qkv[t, start + d], qkv[t, start + half + d]
-                keys[block, head, slot, d] = a * cos[p, d] - b * sin[p, d]
-                keys[block, head, slot, half + d] = b * cos[p, d] + a * sin[p, d]
-        else:
-            factor = _factor(qkv, t, start, 2 * half, eps)
-            for d in range(half):
-                a = qkv[t, start + d] * factor * norm[d]
-                b = qkv[t, start + half + d] * factor * norm[half + d]
-                keys[block, head, slot, d] = a * cos[p, d] - b * sin[p, d]
-                keys[block, head, slot, half + d] = b * cos[p, d] + a * sin[p, d]
+    if norm.shape[0] == 0:
+        for d in range(half):
+            out[row, d] = qkv[t, start + d]
+            out[row, half + d] = qkv[t, start + half + d]
+    else:
+        factor = _factor(qkv, t, start, 2 * half, eps)
+        for d in range(2 * half):
+            out[row, d] = qkv[t, start + d] * factor * norm[d]
+    for d in range(half):
+        a, b = out[row, d], out[row, half + d]
+        out[row, d] = a * cos[p, d] - b * sin[p, d]
+        out[row, half + d] = b * cos[p, d] + a * sin[p, d]
 
 
 @helper()
@@ -132,22 +103,27 @@ def _token(
     q_norm: Any,
     k_norm: Any,
     eps: Any,
+    num_slots: Any,
     q: Any,
 ) -> None:
-    num_kv_heads, num_slots, head_dim = keys.shape[1:]
+    num_heads = q.shape[0] // qkv.shape[0]
+    head_dim = q.shape[1]
+    num_kv_heads = (qkv.shape[1] // head_dim - num_heads) // 2
     p, block, slot = positions[t], slots[t] // num_slots, slots[t] % num_slots
-    _queries(qkv, t, cos, sin, p, q_norm, eps, q)
-    first = q.shape[1] * head_dim
-    _keys(qkv, t, first, cos, sin, p, k_norm, eps, keys, block, slot)
-    first += num_kv_heads * head_dim
+    for head in range(num_heads):
+        _head(qkv, t, head * head_dim, cos, sin, p, q_norm, eps, q, t * num_heads + head)
     for head in range(num_kv_heads):
+        row = (block * num_kv_heads + head) * num_slots + slot
+        start = (num_heads + head) * head_dim
+        _head(qkv, t, start, cos, sin, p, k_norm, eps, keys, row)
+        start += num_kv_heads * head_dim
         for d in range(head_dim):
-            values[block, head, slot, d] = qkv[t, first + head * head_dim + d]
+            values[row, d] = qkv[t, start + d]
 
 
 _ROPE = (
-    "void(float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32[:, :, :, ::1],"
-    " float32[:, :, :, ::1], float32[::1], float32[::1], float64, float32[:, :, ::1])"
+    "void(float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32[:, ::1],"
+    " float32[:, ::1], float32[::1], float32[::1], float64, int64, float32[:, ::1])"
 )
 
 
@@ -163,10 +139,11 @@ def _rope(
     q_norm: Any,
     k_norm: Any,
     eps: Any,
+    num_slots: Any,
     q: Any,
 ) -> None:
     for t in range(qkv.shape[0]):
-        _token(qkv, t, positions, slots, cos, sin, keys, values, q_norm, k_norm, eps, q)
+        _token(qkv, t, positions, slots, cos, sin, keys, values, q_norm, k_norm, eps, num_slots, q)
 
 
 @kernel(_ROPE, parallel=True)
@@ -181,7 +158,8 @@ def _rope_parallel(
     q_norm: Any,
     k_norm: Any,
     eps: Any,
+    num_slots: Any,
     q: Any,
 ) -> None:
     for t in numba.prange(qkv.shape[0]):
-        _token(qkv, t, positions, slots, cos, sin, keys, values, q_norm, k_norm, eps, q)
+        _token(qkv, np.int64(t), positions, slots, cos, sin, keys, values, q_norm, k_norm, eps, num_slots, q)

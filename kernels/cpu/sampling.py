@@ -53,7 +53,7 @@ def sample(
     return ids
 
 
-@helper()
+@helper(inline=True)
 def _key(logit: Any) -> Any:
     """A number below 2^32 that orders as the logits do; -0 and 0 are equal."""
     bits = np.int64(np.float32(logit + np.float32(0.0)).view(np.int32))
@@ -64,7 +64,7 @@ _SHIFTER = 1.5 * 2.0**52
 """Added to a small number, leaves its nearest integer in the lowest bits."""
 
 
-@helper(exact=True)
+@helper(exact=True, inline=True)
 def _exp(x: Any) -> Any:
     """e^x in fp64 for x <= 0, 0 below -700. Taylor series around the nearest power of two."""
     shifted = max(x, -700.0) * 1.4426950408889634 + _SHIFTER
@@ -88,7 +88,7 @@ def _exp(x: Any) -> Any:
     return 0.0 if x < -700.0 else scaled
 
 
-@helper(exact=True)
+@helper(exact=True, inline=True)
 def _log(x: Any) -> Any:
     """Natural logarithm in fp64 of a normal positive number: 2 artanh((m - 1) / (m + 1)) and the exponent."""
     bits = np.float64(x).view(np.int64)
@@ -110,7 +110,7 @@ def _log(x: Any) -> Any:
     return (2.0 * f * g * p + 2.0 * f) + np.float64(n) * 0.6931471805599453
 
 
-@helper()
+@helper(inline=True)
 def _round(c: Any, k0: Any, k1: Any, n: Any) -> Any:
     """Round n of Philox4x32 on the counter c; all uint64 below 2^32."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -120,7 +120,7 @@ def _round(c: Any, k0: Any, k1: Any, n: Any) -> Any:
     return (b >> shift) ^ c[1] ^ k0, b & mask, (a >> shift) ^ c[3] ^ k1, a & mask
 
 
-@helper()
+@helper(inline=True)
 def _philox(c: Any, k0: Any, k1: Any) -> Any:
     """The first word of Philox4x32-10 (Salmon et al., 2011). Written out, for a loop inside would keep the
     compiler from vectorising over tokens."""
@@ -136,7 +136,7 @@ def _philox(c: Any, k0: Any, k1: Any) -> Any:
     return _round(c, k0, k1, 9)[0]
 
 
-@helper(exact=True)
+@helper(exact=True, inline=True)
 def _gumbel(token: Any, seed: Any, position: Any) -> Any:
     """Noise for one token; seed and position uint64."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
