@@ -81,7 +81,9 @@ def _gate(gate_up: Any, t: Any, out: Any) -> None:
     width = out.shape[1]
     for i in range(width):
         gate = gate_up[t, i]
-        out[t, i] = gate / (np.float32(1.0) + exp(-gate)) * gate_up[t, width + i]
+        # Beyond 88 e^-gate leaves fp32; the quotient is 0 to 37 digits by then.
+        decay = exp(min(-gate, np.float32(88.0)))
+        out[t, i] = gate / (np.float32(1.0) + decay) * gate_up[t, width + i]
 
 
 _NORM = "void(float32[:, ::1], float32[::1], float64, float32[:, ::1])"

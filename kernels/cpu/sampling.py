@@ -53,9 +53,9 @@ def sample(
     return ids
 
 
-@helper(inline=True)
+@helper(exact=True, inline=True)
 def _key(logit: Any) -> Any:
-    """A number below 2^32 that orders as the logits do; -0 and 0 are equal."""
+    """A number below 2^32 that orders as the logits do. -0 and 0 are equal, for -0 + 0 = 0."""
     bits = np.int64(np.float32(logit + np.float32(0.0)).view(np.int32))
     return bits + 0x80000000 if bits >= 0 else 0x7FFFFFFF - (bits & 0x7FFFFFFF)
 

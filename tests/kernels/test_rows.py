@@ -1,0 +1,124 @@
+"""Norms, the gated activation, rotation and cache writes, matrix products: equal to the oracle."""
+
+from __future__ import annotations
+
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from kernels import cpu, for_device, reference
+from kernels.cpu import linear
+
+EPS = 1e-5
+TOKENS = [1, 2, 17, 100]
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("width", [8, 576, 1000])
+def test_norms(tokens: int, width: int) -> None:
+    x, residual, weight = torch.randn(tokens, width), torch.randn(tokens, width), torch.randn(width)
+    torch.testing.assert_close(cpu.rms_norm(x, weight, EPS), reference.rms_norm(x, weight, EPS))
+    changed, expected_residual = residual.clone(), residual + x
+    got = cpu.add_rms_norm(x, changed, weight, EPS)
+    assert torch.equal(changed, expected_residual)
+    torch.testing.assert_close(got, reference.rms_norm(expected_residual, weight, EPS))
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_silu_mul(tokens: int) -> None:
+    gate_up = torch.randn(tokens, 2 * 1536) * 30
+    torch.testing.assert_close(cpu.silu_mul(gate_up), reference.silu_mul(gate_up), atol=1e-6, rtol=1e-6)
+
+
+def test_silu_mul_at_the_ends_of_the_range() -> None:
+    gate = torch.tensor([[-200.0, -88.0, -87.0, 0.0, 88.0, 200.0, 1e30]])
+    got = cpu.silu_mul(torch.cat([gate, torch.ones_like(gate)], dim=1))
+    torch.testing.assert_close(got, gate * torch.sigmoid(gate), atol=1e-35, rtol=1e-5)
+
+
+def test_a_row_does_not_depend_on_its_company_bit_for_bit() -> None:
+    x, weight = torch.randn(100, 1152), torch.randn(1152)
+    for kernel in (lambda rows: cpu.rms_norm(rows, weight, EPS), cpu.silu_mul):
+        together = kernel(x)
+        for t in (0, 57, 99):
+            assert torch.equal(kernel(x[t : t + 1])[0], together[t])
+
+
+@pytest.mark.parametrize("with_norm", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "kv_heads", "dim"), [(1, 9, 3, 64), (5, 8, 8, 96), (90, 4, 1, 128), (3, 2, 1, 256)]
+)
+def test_rope_and_cache(tokens: int, heads: int, kv_heads: int, dim: int, with_norm: bool) -> None:
+    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim)
+    positions, slots = torch.randint(0, 500, (tokens,)), torch.randperm(tokens * 16)[:tokens]
+    angles = torch.rand(500, dim // 2) * 6
+    norms = (torch.rand(dim), torch.rand(dim)) if with_norm else (None, None)
+    results = []
+    for kernels in (cpu, reference):
+        caches = [torch.full((tokens, kv_heads, 16, dim), math.nan) for _ in range(2)]
+        q = kernels.rope_and_cache(qkv, positions, slots, angles.cos(), angles.sin(), *caches, *norms, EPS)
+        results.append((q, *caches))
+    for got, expected in zip(*results, strict=True):
+        # NaN must equal NaN: nothing but the slots may be written.
+        torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+def test_a_width_that_fits_no_heads_is_refused() -> None:
+    cache = torch.zeros(1, 3, 16, 64)
+    with pytest.raises(ValueError, match="qkv: got width 900"):
+        cpu.rope_and_cache(
+            torch.zeros(1, 900),
+            torch.zeros(1, dtype=torch.int64),
+            torch.zeros(1, dtype=torch.int64),
+            torch.zeros(8, 32),
+            torch.zeros(8, 32),
+            cache,
+            cache,
+            None,
+            None,
+            EPS,
+        )
+
+
+def test_an_integer_where_a_float_belongs_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"[Nn]o matching definition"):
+        cpu.rms_norm(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(8), EPS)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("tokens", [1, 2, 16, 70])
+@pytest.mark.parametrize("small_bytes", [0, linear._SMALL_BYTES])
+def test_linear(tokens: int, with_bias: bool, packing: bool, small_bytes: int) -> None:
+    if packing and not linear.packing_available():
+        pytest.skip("this torch has no oneDNN")
+    weight, bias = torch.randn(200, 96), torch.randn(200) if with_bias else None
+    with (
+        patch.object(linear, "packing_available", lambda: packing),
+        patch.object(linear, "_SMALL_BYTES", small_bytes),
+    ):
+        product = cpu.Linear(weight, bias)
+    x = torch.randn(tokens, 96)
+    torch.testing.assert_close(product(x), reference.Linear(weight, bias)(x), atol=5e-5, rtol=1e-5)
+
+
+def test_missing_private_operations_are_noticed() -> None:
+    class WithoutThem:
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(name)
+
+    with patch.object(torch.ops, "mkldnn", WithoutThem()):
+        assert not linear.packing_available()
+
+
+def test_rows_that_do_not_fit_the_weight_are_refused() -> None:
+    with pytest.raises(ValueError, match="x: got rows of 7, allowed: 8"):
+        cpu.Linear(torch.zeros(4, 8))(torch.zeros(1, 7))
+
+
+def test_a_device_without_kernels_is_refused_by_name() -> None:
+    assert for_device(torch.device("cpu")) is cpu
+    with pytest.raises(ValueError, match="device: got 'meta', allowed: 'cpu'"):
+        for_device(torch.device("meta"))
