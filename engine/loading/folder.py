@@ -6,6 +6,7 @@ not know: what the model computes.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,6 +105,12 @@ def read_tokenizer(folder: Path, progress: Callable[[str], None]) -> TokenizerFi
 def _converted(folder: Path, progress: Callable[[str], None]) -> Spec:
     if not any((folder / name).is_file() for name in ("tokenizer.model", "vocab.json")):
         raise ModelError(f"{folder}: has no tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
+    missing = [name for name in ("sentencepiece", "google.protobuf") if not _installed(name)]
+    if (folder / "tokenizer.model").is_file() and missing:
+        raise ModelError(
+            f"{folder}: has a tokenizer.model and no tokenizer.json; to convert it, install sentencepiece and "
+            f"protobuf (missing: {', '.join(missing)})"
+        )
     progress(
         "Converting the tokenizer (this folder has no tokenizer.json; it takes some seconds at each start)"
     )
@@ -115,6 +122,13 @@ def _converted(folder: Path, progress: Callable[[str], None]) -> Spec:
     except Exception as error:  # whatever its many converters raise
         raise ModelError(f"{folder}: transformers cannot convert its tokenizer: {error}") from error
     return spec
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is not there either
+        return False
 
 
 def _special(*sources: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from engine.loading import LoadedModel, ModelError, load
 from engine.loading.errors import InvalidConfig, UnsupportedArchitecture, UnsupportedFeature
+from engine.loading.folder import read_tokenizer
+from engine.loading.tokenizer import Tokenizer
 from engine.models.config import ModelConfig
+from tests.loading.tiny_gguf import TEXT, sentencepiece_model
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -194,6 +198,28 @@ def test_files_missing_or_broken(folder: Path, name: str, content: str | None, s
         (folder / name).write_text(content)
     with pytest.raises(ModelError, match=says):
         load_quietly(folder)
+
+
+def test_a_sentencepiece_file_alone_is_converted(folder: Path) -> None:
+    pytest.importorskip("google.protobuf", reason="transformers reads tokenizer.model through protobuf")
+    model = sentencepiece_model([TEXT] * 20)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.model").write_bytes(model.serialized_model_proto())
+    change(folder, "tokenizer_config.json", tokenizer_class="LlamaTokenizer", eos_token="</s>")
+    files = read_tokenizer(folder, print)
+    tokenizer = Tokenizer(files.spec, vocab_size=model.get_piece_size(), eos_ids=[2], bos_id=1)
+    assert tokenizer.encode("the quick <s> fox") == model.encode("the quick <s> fox")
+
+
+def test_what_converting_a_sentencepiece_file_needs_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ModelError, match=r"install sentencepiece and protobuf \(missing: sentencepiece, google"
+    ):
+        read_tokenizer(folder, print)
 
 
 def test_a_tokenizer_of_unknown_kind_is_refused(folder: Path) -> None:

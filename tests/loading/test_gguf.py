@@ -12,11 +12,22 @@ import tokenizers
 import torch
 from tokenizers import models
 
+from engine.detokenizer import Detokenizer
 from engine.loading import LoadedModel, ModelError, load
 from engine.loading.errors import UnsupportedArchitecture, UnsupportedFeature
 from engine.loading.gguf_file import GGUFFile
-from engine.loading.gguf_tokenizer import SPLITS
-from tests.loading.tiny_gguf import MODELS, SPECIALS, TEXT, random_model, trained, write_gguf
+from engine.loading.gguf_tokenizer import SPLITS, tokenizer_files
+from engine.loading.tokenizer import Tokenizer
+from tests.loading.tiny_gguf import (
+    MODELS,
+    SPECIALS,
+    TEXT,
+    random_model,
+    sentencepiece_model,
+    trained,
+    write_gguf,
+    write_sentencepiece,
+)
 from tests.models.paging import PagedRun
 
 
@@ -90,6 +101,25 @@ def test_text_is_split_as_the_family_splits_it(pre: str, pieces: list[str]) -> N
     spec["pre_tokenizer"] = SPLITS[pre]["pre_tokenizer"]
     splitter = tokenizers.Tokenizer.from_str(json.dumps(spec)).pre_tokenizer
     assert [piece for piece, _ in splitter.pre_tokenize_str("It's 2026, I'LL  go!!\nx123\n")] == pieces
+
+
+@pytest.mark.parametrize("space_prefix", [True, False])
+@pytest.mark.parametrize("text", ["the quick fox", "over  12 <s> dogs</s>\n", "Grüße 🙂", "a"])
+def test_a_sentencepiece_vocabulary_is_read(tmp_path: Path, space_prefix: bool, text: str) -> None:
+    model = sentencepiece_model([TEXT] * 20)
+    files = tokenizer_files(
+        GGUFFile(write_sentencepiece(tmp_path / "s.gguf", model, space_prefix=space_prefix))
+    )
+    tokenizer = Tokenizer(files.spec, vocab_size=model.get_piece_size(), eos_ids=[2], bos_id=1)
+    ids = tokenizer.encode(text)
+    assert not {0, 1, 2} & set(ids)
+    detokenizer = Detokenizer(tokenizer.vocabulary)
+    assert "".join(detokenizer.push(id_) for id_ in ids) + detokenizer.flush() == text
+    if space_prefix:
+        assert ids == model.encode(text)
+    else:
+        assert ids == model.encode("\n" + text)[-len(ids) :]
+    assert files.special == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:

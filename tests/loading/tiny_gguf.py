@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import sentencepiece
 import tokenizers
 import torch
 import transformers
@@ -133,6 +135,50 @@ def write_tokenizer(writer: Any, tokenizer: tokenizers.Tokenizer, pre: str) -> N
     writer.add_eos_token_id(1)
     writer.add_eot_token_id(2)
     writer.add_chat_template(TEMPLATE)
+
+
+def sentencepiece_model(text: list[str]) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece BPE model of Llama 2's kind: <unk>, <s>, </s>, bytes, pieces."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=written,
+        vocab_size=320,
+        model_type="bpe",
+        byte_fallback=True,
+        character_coverage=0.99,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+
+
+def write_sentencepiece(
+    path: Path, model: sentencepiece.SentencePieceProcessor, *, space_prefix: bool
+) -> Path:
+    """A GGUF file of nothing but such a vocabulary."""
+    size = model.get_piece_size()
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([model.id_to_piece(id_) for id_ in range(size)])
+    writer.add_token_scores([model.get_score(id_) for id_ in range(size)])
+    writer.add_token_types(
+        [
+            2 if model.is_unknown(i) else 3 if model.is_control(i) else 6 if model.is_byte(i) else 1
+            for i in range(size)
+        ]
+    )
+    writer.add_bos_token_id(model.bos_id())
+    writer.add_eos_token_id(model.eos_id())
+    writer.add_unk_token_id(model.unk_id())
+    writer.add_add_space_prefix(space_prefix)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 MODELS: dict[str, Any] = {
