@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket as sockets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -175,6 +176,30 @@ async def test_a_frame_over_the_limit_closes_with_1009_and_the_limit(size: int) 
         close = await closed_by(socket, "x" * size)
         assert close.code == 1009
         assert "4096" in close.reason
+
+
+def shout_then_listen(port: int, size: int) -> bytes:
+    """A client that writes one huge frame before it reads anything; returns all that it then reads."""
+    with sockets.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+        connection.sendall(
+            b"GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        head = connection.recv(4096)
+        connection.sendall(b"\x81\xff" + size.to_bytes(8, "big") + bytes(4) + b"x" * size)
+        read = []
+        while data := connection.recv(4096):
+            read.append(data)
+    return head + b"".join(read)
+
+
+async def test_the_close_is_seen_by_a_client_that_was_still_sending() -> None:
+    async with running(max_message_bytes=4096) as server:
+        read = await asyncio.to_thread(shout_then_listen, server.port, 10_000_000)
+    close = read.partition(b"\r\n\r\n")[2]
+    assert close[0] == 0x88
+    assert int.from_bytes(close[2:4], "big") == 1009
+    assert b"4096" in close
 
 
 async def test_fragments_over_the_limit_close_with_1009_too() -> None:
