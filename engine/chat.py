@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from engine.loading.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    # Loading makes chat templates, so it cannot be imported from here at run time.
+    from engine.loading.tokenizer import Tokenizer
 
 _ROLE = re.compile(r"\w[\w-]*")
-_MARKS = range(0xE000, 0xF900)
-"""The private-use characters of the basic plane."""
-
 _MAX_GROWTH = 4
 _MAX_SCAFFOLD = 65536
 """A rendered chat may have this many characters, plus _MAX_GROWTH per character given. No real template
@@ -69,17 +69,13 @@ class ChatTemplate:
                 surrogate.
         """
         _check(messages)
-        mark = self._unused_character(messages)
+        mark = self._tokenizer.random_spelling()
         shielded = [self._shield(message, mark) for message in messages]
         parts = self._split.split(self._render(shielded, add_generation_prompt))
         # A capturing split: text and control tokens in turn.
         return self._tokenizer.encode_mixed(
             [self._control[part] if index % 2 else part.replace(mark, "") for index, part in enumerate(parts)]
         )
-
-    def _unused_character(self, messages: list[dict[str, str]]) -> str:
-        used = set(self._source).union(*(value for message in messages for value in message.values()))
-        return next(chr(code) for code in _MARKS if chr(code) not in used)
 
     def _shield(self, message: dict[str, str], mark: str) -> dict[str, str]:
         shield = self._shields[message["role"] == "assistant"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +354,12 @@ def test_a_lone_surrogate_is_refused_by_place(kind: Kind) -> None:
 def test_a_failing_template_is_a_template_error(kind: Kind, source: str, says: str) -> None:
     with pytest.raises(TemplateError, match=says):
         ChatTemplate(source, kind.tokenizer, {}).encode(chat("hello"))
+
+
+def test_the_module_can_be_imported_first() -> None:
+    """Loading needs it, and it needs what loading makes."""
+    code = "import sys, engine.chat; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
 
 
 @pytest.mark.parametrize("kind", ["chatml"], indirect=True)

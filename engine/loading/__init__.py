@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +135,19 @@ def build_model(
         else:
             # Fine-tuned apart; the weights are right and the config is not. transformers decides likewise.
             config = dataclasses.replace(config, tie_word_embeddings=False)
-    model = CausalLM(config, take, kernels, device)
+    with _one_thread():
+        model = CausalLM(config, take, kernels, device)
     take.finish()
     return model
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Building a model is hundreds of short copies. One thread does them at the speed of memory; several
+    wait for each other after each, which on a busy machine took four times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

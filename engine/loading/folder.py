@@ -108,8 +108,8 @@ def _converted(folder: Path, progress: Callable[[str], None]) -> Spec:
     missing = [name for name in ("sentencepiece", "google.protobuf") if not _installed(name)]
     if (folder / "tokenizer.model").is_file() and missing:
         raise ModelError(
-            f"{folder}: has a tokenizer.model and no tokenizer.json; to convert it, install sentencepiece and "
-            f"protobuf (missing: {', '.join(missing)})"
+            f"{folder}: has a tokenizer.model and no tokenizer.json; converting it needs sentencepiece "
+            f"and protobuf (missing: {', '.join(missing)})"
         )
     progress(
         "Converting the tokenizer (this folder has no tokenizer.json; it takes some seconds at each start)"

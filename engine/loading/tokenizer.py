@@ -75,9 +75,14 @@ class Tokenizer:
             if len(spelling) > 1
         }
         """Spelling -> id of the tokens that ordinary text never gives."""
-        self._placeholders = {id_: _random_spelling() for id_ in self.control_tokens.values()}
+        self._placeholders = {id_: self.random_spelling() for id_ in self.control_tokens.values()}
         self.vocabulary = _vocabulary(spec, added, self.special_tokens, vocab_size, self.eos_ids)
         self._backend = _build(_renamed(spec, added, self._placeholders))
+
+    @staticmethod
+    def random_spelling() -> str:
+        """Five characters of a private plane: 80 bits that nobody types and no normaliser touches."""
+        return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(5))
 
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text. Spellings of control tokens inside it are text; no BOS is added.
@@ -98,11 +103,6 @@ class Tokenizer:
         text.encode()
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
-
-
-def _random_spelling() -> str:
-    """Five characters of a private plane: 80 bits, so that nobody types it; no normaliser touches them."""
-    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(5))
 
 
 def _renamed(spec: Spec, added: list[dict[str, Any]], placeholders: Mapping[int, str]) -> Spec:

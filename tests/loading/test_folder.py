@@ -84,6 +84,16 @@ def test_a_folder_loads_with_its_name_ids_and_no_template(folder: Path) -> None:
     assert len(loaded.tokenizer.vocabulary.token_bytes) == 260
 
 
+def test_loading_leaves_torch_with_as_many_threads_as_it_had(folder: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        load_quietly(folder)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_ends_are_gathered_from_all_files(folder: Path) -> None:
     """Llama 3 has its end of text in one file and its end of turn in another."""
     change(folder, "config.json", eos_token_id=5)
@@ -217,7 +227,7 @@ def test_what_converting_a_sentencepiece_file_needs_is_named(
     (folder / "tokenizer.json").rename(folder / "tokenizer.model")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ModelError, match=r"install sentencepiece and protobuf \(missing: sentencepiece, google"
+        ModelError, match=r"needs sentencepiece and protobuf \(missing: sentencepiece, google"
     ):
         read_tokenizer(folder, print)
 

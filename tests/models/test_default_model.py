@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,23 @@ def test_transformers_agrees_on_the_folder(loaded: LoadedModel, default_model_di
     assert loaded.chat_template is not None
     wanted = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert loaded.chat_template.encode(messages) == wanted
+
+
+def test_a_start_from_the_cache_imports_no_heavy_library(default_model_dir: Path) -> None:
+    """transformers alone would double the time from start to ready."""
+    code = (
+        "import pathlib, sys, engine.loading as l; folder = pathlib.Path(sys.argv[1]); "
+        "l.load('default', cache_dir=folder.parent, progress=print); "
+        "print([name for name in ('transformers', 'gguf', 'huggingface_hub') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(default_model_dir)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
 def test_digits_are_tokens_of_their_own(loaded: LoadedModel) -> None:
