@@ -51,7 +51,7 @@ def kernel(signature: str, *, parallel: bool = False) -> Callable[[Function], Fu
     """Compile for one signature, once per machine: the machine code is kept in numba's cache.
 
     The cache lies beside the source, else in the user's cache folder, else where NUMBA_CACHE_DIR says.
-    Where none of them can be written, every start compiles anew (about half a minute).
+    Where none of them can be written, every start compiles anew (about 20 seconds).
     """
     options = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}
     if parallel:
