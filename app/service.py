@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from app.bridge import Bridge
@@ -92,6 +92,16 @@ class Service:
             return self.model.encode(messages)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._encoders, self.model.encode, messages)
+
+    def warm_up(self) -> None:
+        """Encode something, in the background: what a template needs is imported at its first use, which
+        takes most of a second, and the first client should not have to wait for that."""
+
+        def encode() -> None:
+            with suppress(PromptRefused):
+                self.model.encode([{"role": "user", "content": "Hello"}])
+
+        self._encoders.submit(encode)
 
     # -- the end of the server's life -------------------------------------------------------------------
 

@@ -1,14 +1,16 @@
-"""How much KV memory the engine gets, and how long a conversation may be.
+"""How much of the machine the engine gets: KV memory, context, threads.
 
-Knows: the settings, the model's sizes, the machine's memory. Does not know: how memory is handed out.
+Knows: the settings, the model's sizes, the machine's memory and cores. Does not know: how memory is
+handed out.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from engine.blocks import BLOCK_SIZE, blocks_for
 from engine.engine import EngineConfig
 
@@ -37,28 +39,44 @@ def available_memory() -> int:
     return available
 
 
+def physical_cores() -> int:
+    """Cores that this process may run on. A core counts once, however many hardware threads it has: they
+    share its arithmetic units, and a matrix product gains nothing from the second one."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            cores.add(tuple((topology / name).read_text() for name in ("physical_package_id", "core_id")))
+        except OSError:
+            return len(os.sched_getaffinity(0))  # some containers hide it
+    return len(cores)
+
+
 def engine_sizes(settings: Settings, model: ModelConfig, available: int) -> EngineConfig:
     """Sizes of the engine: as set, else as the model and `available` bytes of memory suggest.
 
     Raises:
-        ValueError: what was set does not fit together.
+        SettingsError: what was set does not fit together.
     """
     wanted_len = settings.max_model_len or model.max_position_embeddings
     if wanted_len > model.max_position_embeddings:
-        raise ValueError(
+        raise SettingsError(
             f"max_model_len: got {wanted_len}, allowed: at most {model.max_position_embeddings}, "
             "the context that the model was made for"
         )
     num_blocks = _num_blocks(settings, model, wanted_len, available)
     if settings.max_model_len is None:
         wanted_len = min(wanted_len, num_blocks * BLOCK_SIZE)
-    return EngineConfig(
-        num_blocks=num_blocks,
-        max_model_len=wanted_len,
-        max_num_seqs=settings.max_num_seqs,
-        token_budget=settings.token_budget,
-        prefill_chunk=settings.prefill_chunk,
-    )
+    try:
+        return EngineConfig(
+            num_blocks=num_blocks,
+            max_model_len=wanted_len,
+            max_num_seqs=settings.max_num_seqs,
+            token_budget=settings.token_budget,
+            prefill_chunk=settings.prefill_chunk,
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _num_blocks(settings: Settings, model: ModelConfig, max_model_len: int, available: int) -> int:

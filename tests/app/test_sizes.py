@@ -1,0 +1,74 @@
+"""What the engine gets when nothing is said, and when too much is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.settings import Settings, SettingsError
+from app.sizes import MEMORY_SHARE, available_memory, engine_sizes, physical_cores
+from engine.models.config import ModelConfig
+
+MODEL = ModelConfig.from_hf(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 100,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "eos_token_id": 0,
+        "bos_token_id": 1,
+    }
+)
+BYTES_PER_BLOCK = 2 * 2 * 2 * 16 * 16 * 4
+"""Keys and values, layers, key-value heads, slots, head size, bytes of a float."""
+
+
+def sizes(available: int, **settings: Any) -> tuple[int, int]:
+    config = engine_sizes(Settings(**settings), MODEL, available)
+    return config.num_blocks, config.max_model_len
+
+
+def test_enough_memory_gives_every_sequence_the_whole_context() -> None:
+    assert sizes(10**12) == (32 * 4096 // 16, 4096)
+    assert sizes(10**12, max_num_seqs=4, max_model_len=1000) == (4 * 63, 1000)
+
+
+def test_little_memory_gives_a_share_of_it() -> None:
+    blocks, context = sizes(int(300 * BYTES_PER_BLOCK / MEMORY_SHARE) + 1)
+    assert (blocks, context) == (300, 4096)
+
+
+def test_very_little_memory_makes_the_context_shorter() -> None:
+    assert sizes(0) == (128, 2048)
+
+
+def test_what_is_set_is_taken() -> None:
+    assert sizes(0, kv_cache_tokens=1600, max_model_len=100) == (100, 100)
+    assert sizes(0, kv_cache_tokens=1600) == (100, 1600)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"max_model_len": 5000}, "max_model_len: got 5000, allowed: at most 4096"),
+        ({"max_model_len": 2000, "kv_cache_tokens": 1600}, "max_model_len: got 2000, allowed: 2 to 1600"),
+        ({"token_budget": 16}, "token_budget: got 16, allowed: at least max_num_seqs"),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_refused_by_name(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        sizes(10**12, **settings)
+
+
+def test_the_machine_is_looked_at() -> None:
+    assert available_memory() > 0
+    assert physical_cores() > 0
