@@ -5,6 +5,9 @@ Knows: torch, devices, the shape of a block. Does not know: which block belongs 
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -48,14 +51,24 @@ class KVCache:
         cls, config: ModelConfig, num_blocks: int, dtype: torch.dtype, device: torch.device | str
     ) -> KVCache:
         """Zeroed: a slot never written may be read behind a mask, and a NaN left there would get through."""
-        shape = (num_blocks, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
-
-        def per_layer() -> list[torch.Tensor]:
-            return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
-
-        return cls(per_layer(), per_layer())
+        shape = (config.num_layers, 2, num_blocks, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+        layers = _zeros(shape, dtype, torch.device(device))
+        return cls([layer[0] for layer in layers], [layer[1] for layer in layers])
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, dtype: torch.dtype) -> int:
         """Bytes that one block takes in all layers, keys and values together."""
         return 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE * config.head_dim * dtype.itemsize
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """As torch.zeros; but on a CPU the memory is taken only as it is written to. An engine that nobody
+    talks to is small, and starts without clearing gigabytes."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # Attention jumps between blocks: with small pages it would wait for their addresses as well.
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
