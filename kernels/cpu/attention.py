@@ -7,9 +7,9 @@ The work is cut into items: a tile of up to TILE query tokens of one sequence, t
 times a range of splits. A split is SPLIT positions, beginning at a multiple of SPLIT. Inside a split the
 softmax is taken in two passes over a buffer of scores; the splits of a row are then folded together in
 ascending order, as in online softmax (Milakov and Gimelshein, 2018). Decode rows, and chunks of one tile,
-get an item per split, so that few rows with long contexts still feed all threads; their partial results
-are folded by a second loop. Longer chunks have items enough and fold as they go. Which thread takes which
-item is decided while they run.
+get an item per split, so that few rows with long contexts still feed all threads; the thread that finishes
+the last item of such a group folds their partial results. Longer chunks have items enough and fold as they
+go. Which thread takes which item is decided while they run.
 
 A row's arithmetic is a function of its own position and context only. The groups of positions that are
 summed together begin at fixed positions, and positions that a row does not see enter as weights of
@@ -69,7 +69,7 @@ def paged_attention(
 
 
 # Columns of the array of items.
-_SEQUENCE, _FIRST_TOKEN, _END_TOKEN, _HEAD, _FIRST_SPLIT, _END_SPLIT, _PARTIAL = range(7)
+_SEQUENCE, _FIRST_TOKEN, _END_TOKEN, _HEAD, _FIRST_SPLIT, _END_SPLIT, _PARTIAL, _GROUP, _GROUP_SIZE = range(9)
 
 
 @helper()
@@ -92,7 +92,7 @@ def _plan(query_start: Any, context_lens: Any, num_kv_heads: Any, group: Any, wi
             count += (end_split - first_split) * num_kv_heads
         else:
             count += (end - first + TILE - 1) // TILE * num_kv_heads
-    items = np.empty((count, 7), dtype=np.int64)
+    items = np.empty((count, 9), dtype=np.int64)
     n = 0
     partials = 0
     for s in range(num_sequences):
@@ -102,10 +102,12 @@ def _plan(query_start: Any, context_lens: Any, num_kv_heads: Any, group: Any, wi
             first_split, end_split = _spans(query_start, context_lens, s, first, end, window)
             step = 1 if stop - start <= TILE else end_split - first_split
             for head in range(num_kv_heads):
+                group_start = n
                 for split in range(first_split, end_split, step):
                     items[n, _SEQUENCE], items[n, _HEAD] = s, head
                     items[n, _FIRST_TOKEN], items[n, _END_TOKEN] = first, end
                     items[n, _FIRST_SPLIT], items[n, _END_SPLIT] = split, split + step
+                    items[n, _GROUP], items[n, _GROUP_SIZE] = group_start, (end_split - first_split) // step
                     items[n, _PARTIAL] = -1
                     if end_split - first_split > step:
                         items[n, _PARTIAL] = partials
@@ -295,27 +297,23 @@ def _store(totals: Any, acc: Any, row: Any, out: Any, t: Any, head: Any) -> None
 
 
 @helper()
-def _fold_partials(
-    items: Any, i: Any, group: Any, part_tops: Any, part_totals: Any, parts: Any, out: Any
+def _fold_group(
+    items: Any,
+    i: Any,
+    rows: Any,
+    part_tops: Any,
+    part_totals: Any,
+    parts: Any,
+    tops: Any,
+    totals: Any,
+    acc: Any,
 ) -> None:
-    """If item i is the first of the splits of one sequence and head: fold them all and store the result."""
-    if items[i, _PARTIAL] < 0:
-        return
-    s, head, first = items[i, _SEQUENCE], items[i, _HEAD], items[i, _FIRST_TOKEN]
-    if i > 0 and items[i - 1, _SEQUENCE] == s and items[i - 1, _HEAD] == head:
-        return
-    end = i
-    while end < items.shape[0] and items[end, _SEQUENCE] == s and items[end, _HEAD] == head:
-        end += 1
-    rows = (items[i, _END_TOKEN] - first) * group
-    top, total = np.empty(1, dtype=np.float32), np.empty(1, dtype=np.float32)
-    acc = np.empty((1, parts.shape[1]), dtype=np.float32)
-    for r in range(rows):
-        _reset(top, total, acc, 1)
-        for j in range(i, end):
+    """Fold the partial results of all items of the group of item i, in the order of the splits."""
+    _reset(tops, totals, acc, rows)
+    for j in range(items[i, _GROUP], items[i, _GROUP] + items[i, _GROUP_SIZE]):
+        for r in range(rows):
             p = items[j, _PARTIAL] + r
-            _fold(top, total, acc, 0, part_tops[p], part_totals[p], parts, p)
-        _store(total, acc, 0, out, first + r // group, head * group + r % group)
+            _fold(tops, totals, acc, r, part_tops[p], part_totals[p], parts, p)
 
 
 @helper()
@@ -352,19 +350,19 @@ def _attend(
     part_totals = np.empty(num_partials, dtype=np.float32)
     parts = np.empty((num_partials, head_dim), dtype=np.float32)
     next_item = np.zeros(1, dtype=np.int64)
+    finished = np.zeros(items.shape[0], dtype=np.int64)
     for _ in numba.prange(threads):
         tile = np.empty((TILE * group, head_dim), dtype=np.float32)
         scores = np.empty((TILE * group, SPLIT), dtype=np.float32)
-        tops, totals = np.empty(TILE * group, dtype=np.float32), np.empty(TILE * group, dtype=np.float32)
+        tops = np.empty(TILE * group, dtype=np.float32)
+        totals = np.empty(TILE * group, dtype=np.float32)
         acc = np.empty((TILE * group, head_dim), dtype=np.float32)
-        new_tops, new_totals = (
-            np.empty(TILE * group, dtype=np.float32),
-            np.empty(TILE * group, dtype=np.float32),
-        )
+        new_tops = np.empty(TILE * group, dtype=np.float32)
+        new_totals = np.empty(TILE * group, dtype=np.float32)
         new = np.empty((TILE * group, head_dim), dtype=np.float32)
-        next_i = fetch_add(next_item)
+        next_i = fetch_add(next_item, 0)
         while next_i < items.shape[0]:
-            i, next_i = next_i, fetch_add(next_item)
+            i, next_i = next_i, fetch_add(next_item, 0)
             s, head = items[i, _SEQUENCE], items[i, _HEAD]
             first, end = items[i, _FIRST_TOKEN], items[i, _END_TOKEN]
             tokens, rows = end - first, (end - first) * group
@@ -380,13 +378,13 @@ def _attend(
                 for r in range(rows):
                     _fold(tops, totals, acc, r, new_tops[r], new_totals[r], new, r)
             partial = items[i, _PARTIAL]
-            for r in range(rows):
-                if partial < 0:
-                    _store(totals, acc, r, out, first + r // group, head * group + r % group)
-                else:
+            if partial >= 0:
+                for r in range(rows):
                     part_tops[partial + r], part_totals[partial + r] = tops[r], totals[r]
                     for d in range(head_dim):
                         parts[partial + r, d] = acc[r, d]
-    if num_partials > 0:
-        for i in numba.prange(items.shape[0]):
-            _fold_partials(items, np.int64(i), group, part_tops, part_totals, parts, out)
+                if fetch_add(finished, items[i, _GROUP]) < items[i, _GROUP_SIZE] - 1:
+                    continue
+                _fold_group(items, i, rows, part_tops, part_totals, parts, tops, totals, acc)
+            for r in range(rows):
+                _store(totals, acc, r, out, first + r // group, head * group + r % group)

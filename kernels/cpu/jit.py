@@ -117,14 +117,19 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
 
 @intrinsic
-def fetch_add(typing_context: Any, counter: Any) -> Any:
-    """counter[0] += 1, atomically; gives the value before."""
-    signature = counter.dtype(counter)
+def fetch_add(typing_context: Any, counters: Any, index: Any) -> Any:
+    """counters[index] += 1, atomically; gives the value before.
+
+    A thread sees all that was written before the additions that came before its own.
+    """
+    signature = counters.dtype(counters, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        struct = context.make_array(signature.args[0])(context, builder, args[0])
+        array_type, index_type = signature.args
+        struct = context.make_array(array_type)(context, builder, args[0])
+        offset = context.cast(builder, args[1], index_type, types.intp)
         one = context.get_constant(signature.return_type, 1)
-        return builder.atomic_rmw("add", struct.data, one, "monotonic")
+        return builder.atomic_rmw("add", builder.gep(struct.data, [offset]), one, "acq_rel")
 
     return signature, codegen
 
