@@ -17,8 +17,8 @@ from engine.engine import EngineConfig
 if TYPE_CHECKING:
     from engine.models.config import ModelConfig
 
-MEMORY_SHARE = 0.1
-"""Of the memory that is free once the model is loaded: a guest's share. It is set by `kv_cache_tokens`."""
+MEMORY_SHARE = 0.25
+"""Of the memory that is free once the model is loaded. It is taken only as conversations fill it."""
 
 CGROUP_LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
