@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from app.settings import default_cache_dir
 from engine.blocks import BLOCK_SIZE
 from engine.loading import default_model, load
 from engine.models.config import ModelConfig
@@ -56,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time decode steps on the CPU.")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results there")
     parser.add_argument("--quick", action="store_true", help="a smoke run: two small points, few rounds")
-    parser.add_argument("--cache-dir", type=Path, default=Path.home() / ".cache" / "tickwire")
+    parser.add_argument("--cache-dir", type=Path, default=default_cache_dir())
     arguments = parser.parse_args()
 
     loaded = load("default", cache_dir=arguments.cache_dir, progress=print)
