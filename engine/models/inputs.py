@@ -5,9 +5,6 @@ Knows: torch, devices, the shape of a block. Does not know: which block belongs 
 
 from __future__ import annotations
 
-import contextlib
-import math
-import mmap
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -15,6 +12,7 @@ import torch
 
 from engine.blocks import BLOCK_SIZE
 from engine.models.config import ModelConfig
+from kernels import memory
 
 if TYPE_CHECKING:
     from engine.batch import Batch
@@ -52,23 +50,11 @@ class KVCache:
     ) -> KVCache:
         """Zeroed: a slot never written may be read behind a mask, and a NaN left there would get through."""
         shape = (config.num_layers, 2, num_blocks, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
-        layers = _zeros(shape, dtype, torch.device(device))
+        on_cpu = torch.device(device).type == "cpu"
+        layers = memory.zeros(shape, dtype) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
         return cls([layer[0] for layer in layers], [layer[1] for layer in layers])
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, dtype: torch.dtype) -> int:
         """Bytes that one block takes in all layers, keys and values together."""
         return 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE * config.head_dim * dtype.itemsize
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As torch.zeros; but on a CPU the memory is taken only as it is written to. An engine that nobody
-    talks to is small, and starts without clearing gigabytes."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # Attention jumps between blocks: with small pages it would wait for their addresses as well.
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -6,7 +6,8 @@ Does not know: what a layer is.
 Packing once spares oneDNN a reordering of the weight at every call, about half of the time for few rows.
 The packed weight is a second copy. A single row against a small weight is faster without oneDNN, whose
 fixed cost per call is then a large share: those products read the plain weight, so small weights are kept
-in both forms. Large ones are kept packed only, and whoever built the model can drop the plain tensor.
+in both forms, the plain one as a copy on huge pages. Large ones are kept packed only. Either way, whoever
+built the model can drop its own tensor.
 
 The order of summation differs between one row and several, and oneDNN chooses its blocking by the number of
 rows: a row's last bits may differ between batch sizes.
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import memory
 from kernels.cpu.jit import kernel, match_threads
 
 _PACKED_FOR_ROWS = 16
@@ -51,7 +53,7 @@ class Linear:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS) if packs else None
         self._plain = None if packs else weight
         bias_array = _NO_BIAS if bias is None else bias.numpy()
-        self._one_row = (weight.numpy(), bias_array) if small else None
+        self._one_row = (_on_huge_pages(weight).numpy(), bias_array) if small else None
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[1] != self._in_features:
@@ -65,6 +67,10 @@ class Linear:
             return torch.nn.functional.linear(x, self._plain, self._bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return product
+
+
+def _on_huge_pages(weight: Tensor) -> Tensor:
+    return memory.zeros(weight.shape, weight.dtype).copy_(weight)
 
 
 @kernel("void(float32[:, ::1], float32[:, ::1], float32[::1], float32[:, ::1])", parallel=True)
