@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from kernels import Kernels, for_device
 __all__ = ["LoadedModel", "ModelError", "build_model", "load"]
 
 DEFAULT_NAMES = ("default", default_model.NAME)
+
+_PATIENCE_S = 3.0
+"""Loading kernels that were compiled before takes less."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -78,7 +82,8 @@ def load(
 def _load_folder(folder: Path, device: str, progress: Callable[[str], None]) -> LoadedModel:
     config = read_config(folder)
     checkpoint = SafetensorsCheckpoint(folder)
-    return _assemble(folder.resolve().name, config, checkpoint, read_tokenizer(folder, progress), device)
+    files = read_tokenizer(folder, progress)
+    return _assemble(folder.resolve().name, config, checkpoint, files, device, progress)
 
 
 def _load_file(path: Path, device: str, progress: Callable[[str], None]) -> LoadedModel:
@@ -94,11 +99,16 @@ def _load_file(path: Path, device: str, progress: Callable[[str], None]) -> Load
     config = dataclasses.replace(
         config, rope=dataclasses.replace(config.rope, frequency_divisors=file.rope_divisors())
     )
-    return _assemble(path.stem, config, file, tokenizer_files(file), device)
+    return _assemble(path.stem, config, file, tokenizer_files(file), device, progress)
 
 
 def _assemble(
-    name: str, config: ModelConfig, checkpoint: Checkpoint, files: TokenizerFiles, device: str
+    name: str,
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    files: TokenizerFiles,
+    device: str,
+    progress: Callable[[str], None],
 ) -> LoadedModel:
     ends = {id_ for id_ in (*config.eos_ids, files.token_id("eos_token")) if id_ is not None}
     bos_id = files.token_id("bos_token")
@@ -113,8 +123,21 @@ def _assemble(
         template=files.template or "",
     )
     template = ChatTemplate(files.template, tokenizer, files.special) if files.template else None
-    model = build_model(config, checkpoint, name, for_device(torch.device(device)), device)
+    model = build_model(config, checkpoint, name, _kernels(device, progress), device)
     return LoadedModel(name, model.config, model, tokenizer, template)
+
+
+def _kernels(device: str, progress: Callable[[str], None]) -> Kernels:
+    """The first use of the kernels on a machine compiles them; whoever has to wait for that is told."""
+    notice = threading.Timer(
+        _PATIENCE_S, progress, ["Preparing the kernels; the first start on a machine compiles them"]
+    )
+    notice.daemon = True
+    notice.start()
+    try:
+        return for_device(torch.device(device))
+    finally:
+        notice.cancel()
 
 
 def build_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, pre_tokenizers
 
+from engine import loading
 from engine.loading import LoadedModel, ModelError, load
 from engine.loading.errors import InvalidConfig, UnsupportedArchitecture, UnsupportedFeature
 from engine.loading.folder import read_tokenizer
 from engine.loading.tokenizer import Tokenizer
 from engine.models.config import ModelConfig
+from kernels import Kernels, for_device
 from tests.loading.tiny_gguf import TEXT, sentencepiece_model
 
 LLAMA: dict[str, Any] = {
@@ -92,6 +95,25 @@ def test_loading_leaves_torch_with_as_many_threads_as_it_had(folder: Path) -> No
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_whoever_waits_for_kernels_to_be_compiled_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+
+    def compiling(device: torch.device) -> Kernels:
+        assert told.wait(20)
+        return for_device(device)
+
+    def progress(message: str) -> None:
+        if "compiles them" in message:
+            told.set()
+
+    monkeypatch.setattr(loading, "for_device", compiling)
+    monkeypatch.setattr(loading, "_PATIENCE_S", 0)
+    load(str(folder), cache_dir=folder, progress=progress)
+    assert told.is_set()
 
 
 def test_ends_are_gathered_from_all_files(folder: Path) -> None:
