@@ -10,9 +10,6 @@ import enum
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-GREEDY_BELOW = 1e-5
-"""Temperatures under this mean "take the best token"; dividing by them would overflow."""
-
 
 class FinishReason(enum.Enum):
     """Why a sequence ended. Every sequence ends with exactly one of these."""
@@ -84,10 +81,6 @@ class SamplingParams:
             all(i >= 0 for i in self.stop_token_ids),
             "token ids of at least 0",
         )
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature < GREEDY_BELOW
 
 
 def _check(field_name: str, got: object, ok: bool, allowed: str) -> None:

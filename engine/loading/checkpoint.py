@@ -60,11 +60,6 @@ class SafetensorsCheckpoint:
         return tensor
 
 
-def _names(opened: Any) -> list[str]:
-    names: list[str] = opened.keys()
-    return names
-
-
 def _files(folder: Path) -> list[Path]:
     index = folder / INDEX_FILE
     if index.is_file():

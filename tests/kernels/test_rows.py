@@ -104,6 +104,14 @@ def test_linear(tokens: int, with_bias: bool, packing: bool, small_bytes: int) -
     torch.testing.assert_close(product(x), reference.Linear(weight, bias)(x), atol=5e-5, rtol=1e-5)
 
 
+def test_few_sizes_serve_all_numbers_of_rows_and_waste_little() -> None:
+    sizes = {rows: linear.padded_rows(rows) for rows in range(1, 2049)}
+    assert len({sizes[rows] for rows in range(1, 513)}) < 50
+    for rows, padded in sizes.items():
+        assert rows <= padded <= rows * 1.42
+        assert linear.padded_rows(padded) == padded
+
+
 def test_missing_private_operations_are_noticed() -> None:
     class WithoutThem:
         def __getattr__(self, name: str) -> object:
