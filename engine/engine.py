@@ -10,6 +10,7 @@ the memory in this same tick, so that a queued request can use it in the next.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -33,6 +34,8 @@ from engine.request import (
     TokenEvent,
 )
 from engine.scheduler import Limits, Plan, Scheduler
+
+log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
@@ -225,12 +228,12 @@ class Engine:
                 if self._stopped:
                     break
                 self.tick()
+            self._end_all(FinishReason.ABORT, None)
         except BaseException as fault:
+            log.critical("the engine failed", exc_info=True)
             self._failure = f"the engine failed: {type(fault).__name__}: {fault}"
             self._stop(self._failure)
             self._end_all(FinishReason.ERROR, "the engine failed while computing this answer")
-            raise
-        self._end_all(FinishReason.ABORT, None)
 
     def _take_commands(self) -> None:
         while self._inbox:

@@ -436,8 +436,9 @@ class TestThread:
             assert recorder.finished(name).reason is FinishReason.ABORT
         assert free(engine) == 64
 
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-    def test_a_fault_ends_every_stream_and_refuses_the_next_request(self) -> None:
+    def test_a_fault_ends_every_stream_and_refuses_the_next_request(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         engine, runner, recorder, ended = self.started()
 
         class DeviceFault(Exception):
@@ -454,6 +455,7 @@ class TestThread:
         for name in ("a", "just arrived"):
             assert recorder.finished(name).reason is FinishReason.ERROR
         assert "the device is gone" in (engine.stats().failure or "")
+        assert "DeviceFault: the device is gone" in caplog.text
         with pytest.raises(EngineStopped, match="the device is gone"):
             engine.submit(make_request("b", "hello"))
 
