@@ -8,14 +8,16 @@ torch's threads. Two libraries would keep two pools, whose waiting threads spin 
 work. Hence torch is imported here before numba, and TBB is never chosen. Where the OpenMP layer cannot
 be loaded (no libgomp in the system), numba's own work queue serves: its threads sleep while they wait.
 
-numba recompiles a cached function when that function's own file changes, not when a helper in another
-file does: after a change in this file, delete the `__pycache__` folders of this package.
+One cache per state of the source. numba recompiles a cached kernel when that kernel's own file changes, but
+not when a helper in another file does; so each state of this package has a cache folder of its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # isort: off
@@ -29,6 +31,18 @@ from numba.core import types
 from numba.extending import intrinsic
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "workqueue", "tbb"]
+
+
+def cache_folder(package: Path, base: Path) -> Path:
+    """The folder in `base` for the machine code of `package` as its files are now."""
+    digest = hashlib.sha256()
+    for file in sorted(package.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return base / f"kernels-{digest.hexdigest()[:16]}"
+
+
+_PACKAGE = Path(__file__).parent
+numba.config.CACHE_DIR = str(cache_folder(_PACKAGE, Path(numba.config.CACHE_DIR or _PACKAGE / "__pycache__")))
 
 SUMS = {"reassoc", "contract", "nsz"}
 """Lets the compiler vectorise sums. NaN and infinity keep their meaning."""
@@ -50,7 +64,7 @@ Function = Callable[..., Any]
 def kernel(signature: str, *, parallel: bool = False) -> Callable[[Function], Function]:
     """Compile for one signature, once per machine: the machine code is kept in numba's cache.
 
-    The cache lies beside the source, else in the user's cache folder, else where NUMBA_CACHE_DIR says.
+    The cache lies where NUMBA_CACHE_DIR says, else beside the source, else in the user's cache folder.
     Where none of them can be written, every start compiles anew (about 20 seconds).
     """
     options = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}

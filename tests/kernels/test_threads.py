@@ -64,3 +64,29 @@ def test_where_nothing_can_be_cached_the_kernels_still_run() -> None:
         patch.setattr(caching.CacheImpl, "_locator_classes", [Unwritable])
         compiled = jit.kernel("float64(float64)")(add)
     assert compiled(1.0) == 2.0
+
+
+def test_a_change_in_any_file_of_the_package_leads_to_another_cache(tmp_path: Path) -> None:
+    """A kernel holds the machine code of helpers from other files, whose changes numba does not notice."""
+    from kernels.cpu import jit
+
+    package, base = tmp_path / "package", tmp_path / "base"
+    package.mkdir()
+    (package / "kernel.py").write_text("a")
+    (package / "helper.py").write_text("b")
+    before = jit.cache_folder(package, base)
+    assert before == jit.cache_folder(package, base)
+    assert before.parent == base
+    (package / "helper.py").write_text("c")
+    assert jit.cache_folder(package, base) != before
+
+
+def test_the_kernels_are_cached_in_the_folder_of_their_source() -> None:
+    import numba
+
+    from kernels.cpu import jit
+
+    package = Path(jit.__file__).parent
+    folder = Path(numba.config.CACHE_DIR)
+    assert folder == jit.cache_folder(package, folder.parent)
+    assert list(folder.glob("**/*.nbi"))
