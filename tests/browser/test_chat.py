@@ -34,6 +34,8 @@ async def test_a_question_is_answered_token_by_token(page: Page, fake: FakeServe
         await reply.complete()
 
     fake.scripts.append(script)
+    # Asked before that, it would rightly name no model and leave the choice to the server.
+    await expect(page.locator("#link")).to_contain_text(MODEL)
     await ask(page, "What is a rainbow?")
     answer = last_answer(page)
     await expect(answer.locator(".prose")).to_have_text("A rainbow is ")
