@@ -7,7 +7,6 @@ engine. Does not know: torch, blocks' contents, text formats, sockets.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 
@@ -102,12 +101,8 @@ class Request:
     arrival: float
 
 
-class RequestRefused(ValueError):
-    """The engine will never be able to serve this request. Nothing was queued."""
-
-
-class ContextLengthExceeded(RequestRefused):
-    """Prompt and answer together are longer than the context.
+class ContextLengthExceeded(ValueError):
+    """Prompt and answer together are longer than the context: the request can never be served.
 
     Attributes are token counts: what the prompt holds, what was asked for on top (None: no limit was
     given, at least one is needed) and what the context holds.
@@ -222,6 +217,3 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
-
-    def output(self) -> SequenceOf[int]:
-        return self.tokens[len(self.request.prompt) :]

@@ -48,17 +48,17 @@ class ChatCompletions:
     """The endpoint, as an ASGI application."""
 
     def __init__(self, service: Service, settings: Settings, keep_alive: float = KEEP_ALIVE_S) -> None:
-        self._service = service
-        self._settings = settings
-        self._keep_alive = keep_alive
+        self.service = service
+        self.settings = settings
+        self.keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival = time.monotonic()
         headers = Headers(scope=scope)
         try:
-            check_origin(headers, self._settings.allowed_origins)
-            request = parse_chat(await read_body(receive, headers, self._settings.max_message_bytes))
-            self._service.check_model(request.model)
+            check_origin(headers, self.settings.allowed_origins)
+            request = parse_chat(await read_body(receive, headers, self.settings.max_message_bytes))
+            self.service.check_model(request.model)
         except ApiError as error:
             await error_response(error)(scope, receive, send)
             return
@@ -67,18 +67,6 @@ class ChatCompletions:
         exchange = _Exchange(self, request, scope, receive, send)
         await while_connected(receive, exchange.run(arrival))
 
-    @property
-    def service(self) -> Service:
-        return self._service
-
-    @property
-    def send_timeout(self) -> float:
-        return self._settings.send_timeout_s
-
-    @property
-    def keep_alive(self) -> float:
-        return self._keep_alive
-
 
 class _Exchange:
     """One request and its answer."""
@@ -86,7 +74,8 @@ class _Exchange:
     def __init__(
         self, endpoint: ChatCompletions, request: ChatRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self._endpoint = endpoint
+        self._keep_alive = endpoint.keep_alive
+        self._send_timeout = endpoint.settings.send_timeout_s
         self._service = endpoint.service
         self._request = request
         self._asgi = scope, receive, send
@@ -132,7 +121,7 @@ class _Exchange:
         chunks = ChunkBuilder(stream, self._service.model.name, self._request.include_usage)
         try:
             await self._write(_data(chunks.role()))
-            async with aclosing(read(stream, self._endpoint.keep_alive)) as events:
+            async with aclosing(read(stream, self._keep_alive)) as events:
                 async for event in events:
                     if event is None:
                         await self._write(b": keep-alive\n\n")
@@ -147,10 +136,10 @@ class _Exchange:
         """Raises ClientGone when the client took nothing for too long; its connection is cut then."""
         scope, _, send = self._asgi
         try:
-            async with asyncio.timeout(self._endpoint.send_timeout):
+            async with asyncio.timeout(self._send_timeout):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError as error:
-            log.warning("reader_cut", path=scope["path"], seconds=self._endpoint.send_timeout)
+            log.warning("reader_cut", path=scope["path"], seconds=self._send_timeout)
             transport.abort(scope)
             raise ClientGone from error
 

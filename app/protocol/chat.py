@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from app.protocol.errors import ApiError, generation_failed, unavailable
+from app.protocol.fields import COUNT, RequestFields, TokenCount
 from app.protocol.messages import message, parts_of, refuse_empty
-from app.protocol.payload import Unsupported, decode, parse
-from app.protocol.sampling import COUNT, SamplingFields, TokenCount
+from app.protocol.payload import StrictObject, Unsupported, decode, parse
 from app.store import Message
 from app.streams import Stream
 from engine.request import FinishedEvent, FinishReason
@@ -47,11 +47,7 @@ UNSUPPORTED: Unsupported = {
 """Parameters of the OpenAI API that we know and do not support, and their values that change nothing."""
 
 
-class _Object(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class TextPart(_Object):
+class TextPart(StrictObject):
     type: Literal["text"]
     text: str
 
@@ -64,7 +60,7 @@ NEUTRAL_IN_MESSAGES = {"annotations", "audio", "function_call", "name", "refusal
 """Fields that an SDK's message object carries when it is sent back; null and [] mean that they are unused."""
 
 
-class ChatMessage(_Object):
+class ChatMessage(StrictObject):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
 
@@ -76,22 +72,18 @@ class ChatMessage(_Object):
         return {k: v for k, v in value.items() if not (k in NEUTRAL_IN_MESSAGES and v in (None, []))}
 
 
-class StreamOptions(_Object):
+class StreamOptions(StrictObject):
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(RequestFields):
     model: str | None = Field(None, description="the name of the served model, or nothing")
     messages: list[ChatMessage] = Field(min_length=1, description="a non-empty list of messages")
     max_tokens: TokenCount | None = Field(None, description=COUNT)
     max_completion_tokens: TokenCount | None = Field(None, description=COUNT)
     stream: bool | None = Field(None, description="true or false")
     stream_options: StreamOptions | None = Field(None, description="an object, only with stream=true")
-    user: str | None = Field(None, max_length=512, description="a string of at most 512 characters")
-    safety_identifier: str | None = Field(
-        None, max_length=512, description="a string of at most 512 characters"
-    )
 
     @property
     def token_limit(self) -> int | None:
@@ -101,10 +93,6 @@ class ChatRequest(SamplingFields):
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def end_user(self) -> str | None:
-        return self.safety_identifier or self.user
 
     def conversation(self) -> list[Message]:
         return [message(each.role, [part.text for part in each.content]) for each in self.messages]

@@ -10,11 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.protocol.errors import ApiError, from_validation, shown
 
 Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class StrictObject(BaseModel):
+    """An object from a client: no other fields than those named, and no conversion between types."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
 
 Unsupported = Mapping[str, Sequence[object]]
 """Known parameters without support -> the values that mean "off" and are therefore fine (null always is)."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from app.protocol.fields import COUNT, RequestFields, TokenCount
 from app.protocol.messages import message, parts_of, refuse_empty
-from app.protocol.payload import Unsupported, parse
-from app.protocol.sampling import COUNT, SamplingFields, TokenCount
+from app.protocol.payload import StrictObject, Unsupported, parse
 from app.store import Message
 from app.streams import Stream, StreamError
 from engine.request import FinishedEvent, FinishReason
@@ -46,16 +46,12 @@ UNSUPPORTED: Unsupported = {
 """Parameters of the OpenAI API that we know and do not support, and their values that change nothing."""
 
 
-class _Object(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class InputText(_Object):
+class InputText(StrictObject):
     type: Literal["input_text"]
     text: str
 
 
-class OutputText(_Object):
+class OutputText(StrictObject):
     """An assistant's earlier words, as an SDK's object sends them back."""
 
     type: Literal["output_text"]
@@ -70,7 +66,7 @@ Content = Annotated[
 ]
 
 
-class InputMessage(_Object):
+class InputMessage(StrictObject):
     """`id`, `status` and `phase` come with an SDK's own message objects and say nothing to a model."""
 
     type: Literal["message"] = "message"
@@ -96,7 +92,7 @@ Metadata = Annotated[
 ]
 
 
-class CreateResponse(SamplingFields):
+class CreateResponse(RequestFields):
     model: str | None = Field(None, description="the name of the served model, or nothing")
     input: Annotated[list[InputMessage], BeforeValidator(_as_messages)] = Field(
         min_length=1, description="a non-empty string or a non-empty list of messages"
@@ -108,19 +104,11 @@ class CreateResponse(SamplingFields):
     metadata: Metadata | None = Field(
         None, description="an object of up to 16 strings, each up to 512 characters under a key of up to 64"
     )
-    user: str | None = Field(None, max_length=512, description="a string of at most 512 characters")
-    safety_identifier: str | None = Field(
-        None, max_length=512, description="a string of at most 512 characters"
-    )
 
     @property
     def stored(self) -> bool:
         """Kept for other connections too, unless the client says no."""
         return self.store is not False
-
-    @property
-    def end_user(self) -> str | None:
-        return self.safety_identifier or self.user
 
     def messages(self) -> list[Message]:
         """The new messages, without instructions and without what came before."""

@@ -20,10 +20,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.protocol.errors import ApiError, shown
-from app.protocol.payload import decode, parse
+from app.protocol.payload import StrictObject, decode, parse
 from app.protocol.responses import CreateResponse, parse_create
 from app.store import Conversation, ConversationStore
 
@@ -86,9 +86,7 @@ class Abort:
 Effect = Send | Begin | Abort
 
 
-class CancelResponse(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class CancelResponse(StrictObject):
     response_id: Annotated[str, Field(max_length=128)] = Field(description="the id of a live response")
     stream_id: str | None = Field(None, description="the lane of that response")
 

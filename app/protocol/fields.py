@@ -1,4 +1,4 @@
-"""The sampling fields that every kind of request has, and what they mean to the engine.
+"""The fields that every kind of request has: sampling, and what they mean to the engine, and the user.
 
 Knows: names, ranges and defaults on the wire. Does not know: how a token is drawn.
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from app.protocol.payload import StrictObject
 from engine.request import SamplingParams
 
 MAX_STOPS = 16
@@ -30,9 +31,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 COUNT = "an integer of at least 1"
 
 
-class SamplingFields(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class RequestFields(StrictObject):
     temperature: float | None = Field(None, ge=0, le=2, description="a number from 0 to 2")
     top_p: float | None = Field(None, gt=0, le=1, description="a number above 0 and at most 1")
     top_k: int | None = Field(None, ge=0, lt=2**31, description="0 (off) or a positive integer below 2**31")
@@ -45,6 +44,16 @@ class SamplingFields(BaseModel):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = Field(
         None, description=f"a list of up to {MAX_STOPS} token ids"
     )
+
+    user: str | None = Field(None, max_length=512, description="a string of at most 512 characters")
+    safety_identifier: str | None = Field(
+        None, max_length=512, description="a string of at most 512 characters"
+    )
+
+    @property
+    def end_user(self) -> str | None:
+        """For the log. The second name replaces the first in the OpenAI API, and wins."""
+        return self.safety_identifier or self.user
 
     def params(self, max_tokens: int | None) -> SamplingParams:
         return SamplingParams(
