@@ -102,9 +102,10 @@ function lastOpen() {
 function confirmRemoval(id) {
   const dialog = $("#removal");
   dialog.querySelector("strong").textContent = chat.title(id);
-  dialog.onclose = () => {
+  dialog.onclose = async () => {
     if (dialog.returnValue !== "delete") return;
-    void chat.remove(id);
+    // What is seen to be gone must be gone, even if the page is reloaded at once.
+    await chat.remove(id);
     if (id === current) void show(null);
   };
   dialog.returnValue = "";

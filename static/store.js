@@ -80,14 +80,20 @@ class LastingStore {
     return committed(transaction);
   }
 
-  /** Removes a conversation with all its messages. */
-  remove(conversationId) {
-    const transaction = this.#db.transaction(["conversations", "messages"], "readwrite");
-    transaction.objectStore("conversations").delete(conversationId);
-    const messages = transaction.objectStore("messages");
+  /**
+   * Removes a conversation with all its messages. The conversation goes in a transaction of its own, committed at
+   * once as in `save`: finding the messages takes a step more, and what a page that goes away did not finish is
+   * undone. Messages left without a conversation are never shown.
+   */
+  async remove(conversationId) {
+    const removal = this.#db.transaction("conversations", "readwrite");
+    removal.objectStore("conversations").delete(conversationId);
+    removal.commit();
+    const sweep = this.#db.transaction("messages", "readwrite");
+    const messages = sweep.objectStore("messages");
     const keys = messages.index("conversation").getAllKeys(conversationId);
     keys.onsuccess = () => keys.result.forEach((key) => messages.delete(key));
-    return committed(transaction);
+    await Promise.all([committed(removal), committed(sweep)]);
   }
 }
 
