@@ -17,7 +17,8 @@ from app.logs import get_logger
 from app.metrics import Metrics
 from app.streams import Stream
 from engine.engine import Engine, EngineStats
-from engine.request import Event, FinishedEvent, Request, SamplingParams, TokenEvent
+from engine.request import Event, FinishedEvent, Request, TokenEvent
+from engine.sampling import SamplingParams
 
 log = get_logger()
 

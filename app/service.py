@@ -16,7 +16,8 @@ from app.bridge import Bridge
 from app.protocol.errors import ApiError, model_not_found, unavailable
 from app.store import Message
 from app.streams import Stream
-from engine.request import ContextLengthExceeded, EngineStopped, SamplingParams
+from engine.request import ContextLengthExceeded, EngineStopped
+from engine.sampling import SamplingParams
 
 Encoder = Callable[[list[Message]], list[int]]
 """Messages -> prompt ids. Raises PromptRefused. Called from several threads."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.settings import Settings, SettingsError
 from engine.blocks import BLOCK_SIZE, blocks_for
-from engine.engine import EngineConfig
+from engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from engine.models.config import ModelConfig

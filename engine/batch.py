@@ -37,6 +37,38 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class LogitEdits:
+    """What changes the logits before a token is chosen; see `engine.sampling` for the meaning and the order.
+
+    Sparse: of row r, list x has the entries `x_start[r]:x_start[r + 1]`. No id appears twice in one row's
+    list, except in `banned_ids`.
+    """
+
+    bias_start: Int32
+    """[R + 1]"""
+    bias_ids: Int32
+    bias: Float32
+    seen_start: Int32
+    """[R + 1]; empty for rows without penalties."""
+    seen_ids: Int32
+    """The tokens of prompt and answer, each once, in any order."""
+    seen_counts: Int32
+    """How often the answer, not the prompt, holds each."""
+    presence: Float32
+    """[R]"""
+    frequency: Float32
+    """[R]"""
+    repetition: Float32
+    """[R]"""
+    allowed_start: Int32
+    """[R + 1]; a row without entries may choose any token."""
+    allowed_ids: Int32
+    banned_start: Int32
+    """[R + 1]"""
+    banned_ids: Int32
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One tick's input: T tokens of S sequences, R of which get a new token.
 
@@ -58,6 +90,43 @@ class Batch:
     sampled: Int64
     """[R] indices into T: the last token of each sequence that catches up with its tokens in this tick."""
     sampling: Sampling
+    edits: LogitEdits | None
+    """None: no row needs any."""
+    num_logprobs: Int32
+    """[R] how many of the likeliest tokens to tell about; -1 for rows that want no log probabilities."""
+    copies: Int64
+    """[C, 2] blocks to copy, source and target, one after the other in this order, before anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log probabilities of L of the R sampled rows, natural logarithms of the softmax of the model's own
+    logits; -9999.0 is the least."""
+
+    rows: Int64
+    """[L] ascending indices into R."""
+    chosen: Float32
+    """[L] of the chosen token."""
+    top_ids: Int32
+    """[L, K] the likeliest tokens, likeliest first (equals: lower ids first). K is the most that any row
+    wants; -1 beyond the vocabulary."""
+    top: Float32
+    """[L, K]"""
+
+
+NOT_A_NUMBER = -1
+NOTHING_ALLOWED = -2
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a forward pass gave."""
+
+    ids: Int64
+    """[R] new token ids, one for each of `Batch.sampled`; NOT_A_NUMBER where the model's logits were not
+    finite, NOTHING_ALLOWED where the edits excluded every token."""
+    logprobs: Logprobs | None
+    """None: no row wanted any."""
 
 
 class BatchBuilder:
@@ -108,6 +177,9 @@ class BatchBuilder:
             block_tables=self._tables[rows, : -(-int(context_lens.max()) // BLOCK_SIZE)],
             sampled=(query_start[1:] - 1)[is_sampled],
             sampling=self._sampling(rows[is_sampled], known[is_sampled]),
+            edits=None,
+            num_logprobs=np.full(int(is_sampled.sum()), -1, dtype=np.int32),
+            copies=np.empty((0, 2), dtype=np.int64),
         )
 
     def _enter(self, sequence: Sequence) -> None:

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.batch import Batch, BatchBuilder, Int64
-from engine.blocks import BLOCK_SIZE, BlockPool, blocks_for
+from engine.batch import Batch, BatchBuilder, StepOutput
+from engine.blocks import BlockPool, blocks_for
+from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer, Vocabulary
 from engine.request import (
     ContextLengthExceeded,
@@ -41,41 +42,15 @@ log = logging.getLogger(__name__)
 class Runner(Protocol):
     """Computes a batch: the model, its KV memory and the sampler."""
 
-    def execute(self, batch: Batch) -> Int64:
-        """[R] new token ids, one for each of `batch.sampled`; -1 where the logits were not finite.
-
-        Reads and writes KV memory only at the batch's slots and through its block tables. Any exception
-        means that KV memory can no longer be trusted.
+    def execute(self, batch: Batch) -> StepOutput:
+        """Reads and writes KV memory only at the batch's slots and copies, and through its block tables. Any
+        exception means that KV memory can no longer be trusted.
         """
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Sizes of an engine.
-
-    Raises:
-        ValueError: the context does not fit in KV memory, or a bound is out of range.
-    """
-
-    num_blocks: int
-    """KV memory, in blocks of BLOCK_SIZE tokens."""
-    max_model_len: int
-    """The context: most tokens of one sequence, prompt and answer together."""
-    max_num_seqs: int = 32
-    token_budget: int = 512
-    prefill_chunk: int = 256
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.max_model_len <= self.num_blocks * BLOCK_SIZE:
-            raise ValueError(
-                f"max_model_len: got {self.max_model_len}, allowed: 2 to {self.num_blocks * BLOCK_SIZE}, "
-                f"the tokens that {self.num_blocks} blocks of KV memory hold"
-            )
-        self.limits()
-
-    def limits(self) -> Limits:
-        return Limits(self.max_num_seqs, self.token_budget, self.prefill_chunk)
+    def reset(self) -> None:
+        """Throw KV memory away and make it anew."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +101,8 @@ class Engine:
         publish: Callable[[list[Event]], None],
     ) -> None:
         self.config = config
-        self.scheduler = Scheduler(BlockPool(config.num_blocks), config.limits())
+        limits = Limits(config.max_num_seqs, config.token_budget, config.prefill_chunk)
+        self.scheduler = Scheduler(BlockPool(config.num_blocks), limits)
         self._runner = runner
         self._vocabulary = vocabulary
         self._publish = publish
@@ -213,9 +189,9 @@ class Engine:
             now = time.monotonic()
             for sequence in plan.admitted:
                 sequence.admitted = sequence.admitted or now
-            sampled = self._runner.execute(self._batches.build(plan))
+            output = self._runner.execute(self._batches.build(plan))
             self._take_commands()
-            self._apply(plan, sampled)
+            self._apply(plan, output)
         self._flush_events()
         return bool(plan.scheduled)
 
@@ -246,8 +222,8 @@ class Engine:
                     if live := self._live.get(request_id):
                         self._finish(live, FinishReason.ABORT)
 
-    def _apply(self, plan: Plan, sampled: Int64) -> None:
-        new_tokens = iter(sampled.tolist())
+    def _apply(self, plan: Plan, output: StepOutput) -> None:
+        new_tokens = iter(output.ids.tolist())
         now = time.monotonic()
         for sequence, count in plan.scheduled.items():
             is_sampled = sequence.num_uncomputed == count
@@ -274,7 +250,7 @@ class Engine:
         is_full = sequence.num_output_tokens >= sequence.max_output_tokens
         if ends_by_id or is_full:
             text += detokenizer.flush()
-        self._events.append(TokenEvent(sequence.id, text, sequence.num_output_tokens, now))
+        self._events.append(TokenEvent(sequence.id, 0, text, sequence.num_output_tokens, now))
         if detokenizer.stopped_by is not None:
             self._finish(live, FinishReason.STOP, stop=detokenizer.stopped_by)
         elif ends_by_id:
@@ -291,14 +267,16 @@ class Engine:
         del self._live[sequence.id]
         self.scheduler.finish(sequence)
         if text := live.detokenizer.flush():
-            self._events.append(TokenEvent(sequence.id, text, sequence.num_output_tokens, now))
+            self._events.append(TokenEvent(sequence.id, 0, text, sequence.num_output_tokens, now))
         self._events.append(
             FinishedEvent(
                 request_id=sequence.id,
+                choice=0,
                 reason=reason,
                 stop=stop,
                 error=error,
                 num_prompt_tokens=sequence.num_prompt_tokens,
+                num_cached_tokens=0,
                 num_output_tokens=sequence.num_output_tokens,
                 num_preemptions=sequence.num_preemptions,
                 timings=Timings(sequence.request.arrival, sequence.admitted, sequence.first_token, now),

@@ -1,6 +1,6 @@
 """What a client asks of the engine, and what the engine says back.
 
-Knows: requests, sampling parameters, sequences and their states, and the events that leave the
+Knows: requests, sequences and their states, and the events that leave the
 engine. Does not know: torch, blocks' contents, text formats, sockets.
 """
 
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.sampling import SamplingParams
 
 
 class FinishReason(enum.Enum):
@@ -19,6 +22,8 @@ class FinishReason(enum.Enum):
     """`max_tokens` reached, or the context is full."""
     ABORT = "abort"
     """The client cancelled or went away."""
+    TIMEOUT = "timeout"
+    """`max_queue_ms` or `max_time_ms` passed."""
     ERROR = "error"
     """This sequence, or the engine under it, failed."""
 
@@ -32,59 +37,13 @@ class Status(enum.Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen and when to stop. Ranges are checked here, by name.
+class Priority(enum.Enum):
+    """Whose turn comes first in the queue. Neither class can starve the other."""
 
-    Order of operations: temperature, min_p, top_k, top_p, then one draw.
-
-    Raises:
-        ValueError: a value is out of range; the message names the field, what was got and what is allowed.
-    """
-
-    temperature: float = 1.0
-    """0..2. Below 1e-5 is greedy."""
-    top_p: float = 1.0
-    """(0, 1]. 1 keeps everything."""
-    top_k: int = 0
-    """0 keeps everything."""
-    min_p: float = 0.0
-    """[0, 1]. Keeps tokens at least this fraction as likely as the likeliest."""
-    seed: int | None = None
-    """-2**63 .. 2**63-1. None: the engine draws one."""
-    max_tokens: int | None = None
-    """None: as many as the context leaves."""
-    stop: tuple[str, ...] = ()
-    """Non-empty strings; the text ends before the first one that appears."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Ids that end the sequence like the model's own end token does; they give no text."""
-
-    def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0 <= self.temperature <= 2, "a number from 0 to 2")
-        _check("top_p", self.top_p, 0 < self.top_p <= 1, "a number above 0 and at most 1")
-        _check("top_k", self.top_k, 0 <= self.top_k < 2**31, "0 (off) or a positive integer below 2**31")
-        _check("min_p", self.min_p, 0 <= self.min_p <= 1, "a number from 0 to 1")
-        _check(
-            "seed", self.seed, self.seed is None or -(2**63) <= self.seed < 2**63, "a signed 64-bit integer"
-        )
-        _check(
-            "max_tokens",
-            self.max_tokens,
-            self.max_tokens is None or self.max_tokens >= 1,
-            "an integer of at least 1",
-        )
-        _check("stop", self.stop, all(self.stop), "non-empty strings")
-        _check(
-            "stop_token_ids",
-            self.stop_token_ids,
-            all(i >= 0 for i in self.stop_token_ids),
-            "token ids of at least 0",
-        )
-
-
-def _check(field_name: str, got: object, ok: bool, allowed: str) -> None:
-    if not ok:
-        raise ValueError(f"{field_name}: got {got!r}, allowed: {allowed}")
+    INTERACTIVE = "interactive"
+    """Somebody is reading along."""
+    BATCH = "batch"
+    """Nobody is: it gives way, in the queue and when memory is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +58,26 @@ class Request:
     prompt: tuple[int, ...]
     sampling: SamplingParams
     arrival: float
+    session: str = ""
+    """Sessions take turns, however much one of them asks for."""
+    priority: Priority = Priority.INTERACTIVE
+    cache_salt: str = ""
+    """Only requests with the same salt share computed prefixes."""
+    max_queue_ms: float | None = None
+    """Milliseconds after `arrival` at which it ends with TIMEOUT if it was never admitted."""
+    max_time_ms: float | None = None
+    """Milliseconds after `arrival` at which it ends with TIMEOUT wherever it stands."""
+
+
+class QueueFull(RuntimeError):
+    """The queue takes no more from anyone, or from this session (`of_session`). `retry_after` is the number
+    of seconds after which, at the rate of the recent past, there will be a place."""
+
+    def __init__(self, waiting: int, allowed: int, of_session: bool, retry_after: float) -> None:
+        self.of_session = of_session
+        self.retry_after = retry_after
+        whose = "of this session" if of_session else "of all sessions together"
+        super().__init__(f"{waiting} requests {whose} wait already, allowed: {allowed}")
 
 
 class ContextLengthExceeded(ValueError):
@@ -136,12 +115,28 @@ class Timings:
     finished: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """Progress of a request: a token was sampled, or an ending released text that was held back (then
+class TokenLogprob(NamedTuple):
+    """One token as likely as the model found it."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm, at least -9999.0: JSON knows no infinity."""
+
+
+class ChosenLogprob(NamedTuple):
+    """The chosen token, and the likeliest ones at its place, likeliest first (equals: lower ids first)."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+
+
+class TokenEvent(NamedTuple):
+    """Progress of one answer: a token was sampled, or an ending released text that was held back (then
     `num_output_tokens` is that of the event before)."""
 
     request_id: str
+    choice: int
+    """Which of the request's `n` answers."""
     text: str
     """What became readable: "" while a character or a possible stop string is still incomplete, else it may
     hold text of earlier tokens too."""
@@ -149,19 +144,27 @@ class TokenEvent:
     """Tokens sampled so far."""
     time: float
     """`time.monotonic()` of the tick."""
+    logprobs: tuple[ChosenLogprob, ...] = ()
+    """If asked for: of the tokens that begin in the text so far and were not told before. So tokens that are
+    no part of the text, like the end token or a stop string's, never appear."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEvent:
-    """The last event of a request, exactly one per request."""
+    """The last event of an answer, exactly one for each of the request's `n`."""
 
     request_id: str
+    choice: int
+    """Which of the request's `n` answers."""
     reason: FinishReason
     stop: str | int | None
-    """With reason STOP: the stop string or stop id that matched; None for the model's end token."""
+    """With reason STOP: the stop string or stop id that matched; None for the model's end token. With reason
+    TIMEOUT: the name of the limit that passed."""
     error: str | None
     """With reason ERROR: what happened, fit for the client to read."""
     num_prompt_tokens: int
+    num_cached_tokens: int
+    """Of the prompt's: found in the prefix cache, or shared with the request's other answers."""
     num_output_tokens: int
     """Tokens sampled, the end token included."""
     num_preemptions: int
@@ -177,18 +180,34 @@ class Sequence:
     up with `num_tokens`.
 
     Invariants: `num_computed <= num_tokens`; the block table covers at least `num_computed` slots while
-    RUNNING and is empty in every other status.
+    RUNNING and is empty in every other status; `block_hashes` has one entry for each full block of tokens,
+    or none at all where prefixes are not shared.
     """
 
     request: Request
     seed: int
     max_output_tokens: int
     """How many tokens may be sampled: the request's limit, or what the context leaves."""
+    choice: int = 0
+    """Which of the request's `n` answers."""
+    source: Sequence | None = None
+    """While it is RUNNING, another sequence that begins with this one's prompt: blocks can be shared."""
+    id: str = field(init=False)
     tokens: list[int] = field(init=False)
+    num_prompt_tokens: int = field(init=False)
     status: Status = field(init=False, default=Status.WAITING)
     num_computed: int = field(init=False, default=0)
     blocks: list[int] = field(init=False, default_factory=list)
     """The block table: logical block -> physical block."""
+    shares_tail: bool = field(init=False, default=False)
+    """Another sequence may hold the block that the next token goes to: it must be copied before it is
+    written."""
+    block_hashes: list[bytes] = field(init=False, default_factory=list)
+    """What each full block's content is known by, see `engine.prefix`."""
+    num_registered: int = field(init=False, default=0)
+    """Leading blocks that the pool knows by their hash, or will not learn from this sequence."""
+    num_cached_tokens: int = field(init=False, default=0)
+    """Tokens that were already computed when it was first admitted."""
     row: int = field(init=False, default=-1)
     """Stable row in the batch's tables while RUNNING, else -1."""
     num_preemptions: int = field(init=False, default=0)
@@ -196,23 +215,18 @@ class Sequence:
     first_token: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        # An id of ours is hexadecimal, so no request is called like another one's answer.
+        self.id = f"{self.request.id}#{self.choice}" if self.choice else self.request.id
         self.tokens = list(self.request.prompt)
-
-    @property
-    def id(self) -> str:
-        return self.request.id
+        self.num_prompt_tokens = len(self.tokens)
 
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
 
     @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt)
-
-    @property
     def num_output_tokens(self) -> int:
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def num_uncomputed(self) -> int:

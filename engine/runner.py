@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.batch import Batch, Int64
+from engine.batch import Batch, StepOutput
 from engine.models.inputs import ForwardInputs, KVCache
 from engine.models.llama import CausalLM
 from kernels import for_device
@@ -25,18 +25,23 @@ class ModelRunner:
     def __init__(self, model: CausalLM, num_blocks: int, device: torch.device | str = "cpu") -> None:
         self._model = model
         self._device = torch.device(device)
-        self._kv = KVCache.allocate(model.config, num_blocks, torch.float32, self._device)
+        self._num_blocks = num_blocks
         self._kernels = for_device(self._device)
+        self.reset()
 
     @torch.inference_mode()
-    def execute(self, batch: Batch) -> Int64:
+    def execute(self, batch: Batch) -> StepOutput:
         """See `Runner.execute`."""
         logits = self._model.forward(ForwardInputs.from_batch(batch, self._device), self._kv)
         if not len(batch.sampled):
-            return np.empty(0, dtype=np.int64)
+            return StepOutput(np.empty(0, dtype=np.int64), None)
         s = batch.sampling
         columns = (s.temperature, s.top_p, s.top_k, s.min_p, s.seed, s.position)
         ids: torch.Tensor = self._kernels.sample(
             logits, *(torch.from_numpy(column).to(self._device) for column in columns)
         )
-        return ids.numpy(force=True)
+        return StepOutput(ids.numpy(force=True), None)
+
+    def reset(self) -> None:
+        """See `Runner.reset`."""
+        self._kv = KVCache.allocate(self._model.config, self._num_blocks, torch.float32, self._device)

@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.batch import Batch, Int64
+from engine.batch import Batch, StepOutput
 from engine.blocks import BLOCK_SIZE
+from engine.config import EngineConfig
 from engine.detokenizer import Vocabulary
-from engine.engine import Engine, EngineConfig
-from engine.request import Event, FinishedEvent, Request, SamplingParams, TokenEvent
+from engine.engine import Engine
+from engine.request import Event, FinishedEvent, Request, TokenEvent
+from engine.sampling import SamplingParams
 
 EOS = 0
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,.:;"
@@ -61,17 +63,23 @@ class FakeRunner:
         self.script: Callable[[list[int]], int] | None = None
         """Overrides the next token; is given the context as read from KV memory."""
 
-    def execute(self, batch: Batch) -> Int64:
+    def execute(self, batch: Batch) -> StepOutput:
         self.batches.append(batch)
         if len(set(batch.slots.tolist())) != len(batch.slots):
             raise RuntimeError("two tokens were given the same slot")
+        for source, target in (batch.copies[:, :, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).tolist():
+            self.slots[target] = self.slots[source]
+            self.positions[target] = self.positions[source]
         self.slots[batch.slots] = batch.token_ids
         self.positions[batch.slots] = batch.positions
         self.during()
         ends = batch.query_start[1:].tolist()
-        return np.array(
-            [self._sample(batch, ends.index(last + 1)) for last in batch.sampled.tolist()], dtype=np.int64
-        )
+        ids = [self._sample(batch, ends.index(last + 1)) for last in batch.sampled.tolist()]
+        return StepOutput(np.array(ids, dtype=np.int64), None)
+
+    def reset(self) -> None:
+        self.slots[:] = POISON
+        self.positions[:] = POISON
 
     def _sample(self, batch: Batch, sequence: int) -> int:
         length = int(batch.context_lens[sequence])

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from app.protocol.payload import StrictObject
-from engine.request import SamplingParams
+from engine.sampling import SamplingParams
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024

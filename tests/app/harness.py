@@ -20,8 +20,9 @@ from app.service import PromptRefused, Service
 from app.settings import Settings
 from app.store import Message
 from engine.blocks import BLOCK_SIZE
+from engine.config import EngineConfig
 from engine.detokenizer import Vocabulary
-from engine.engine import Engine, EngineConfig, EngineStats
+from engine.engine import Engine, EngineStats
 from engine.request import Event, FinishedEvent
 from tests.fakes import ALPHABET, FakeRunner, continuation, fake_ids, fake_vocabulary
 

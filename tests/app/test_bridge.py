@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 
 from app.bridge import Bridge
 from app.metrics import Metrics
-from engine.engine import Engine, EngineConfig
-from engine.request import ContextLengthExceeded, EngineStopped, FinishReason, SamplingParams
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.request import ContextLengthExceeded, EngineStopped, FinishReason
+from engine.sampling import SamplingParams
 from tests.fakes import FakeRunner, continuation, fake_ids, fake_vocabulary, run_until_idle
 
 PROMPT = fake_ids("secret prompt")

@@ -25,8 +25,9 @@ from websockets.asyncio.client import connect
 
 from app.server import Server, build_app, listen
 from app.settings import Settings
+from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
-from engine.engine import Engine, EngineConfig
+from engine.engine import Engine
 from engine.loading import LoadedModel, load
 from engine.models.inputs import ForwardInputs, KVCache
 from engine.request import Event

@@ -12,7 +12,8 @@ from app.protocol.errors import ApiError
 from app.protocol.payload import decode
 from app.protocol.responses import ResponseEvents, parse_create
 from app.streams import Stream, StreamError
-from engine.request import FinishedEvent, FinishReason, SamplingParams, Timings
+from engine.request import FinishedEvent, FinishReason, Timings
+from engine.sampling import SamplingParams
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -282,7 +283,9 @@ def finished(reason: FinishReason, **fields: Any) -> FinishedEvent:
     return FinishedEvent(
         request_id="abc",
         reason=reason,
+        choice=0,
         num_prompt_tokens=3,
+        num_cached_tokens=0,
         num_output_tokens=2,
         num_preemptions=0,
         timings=Timings(0.0, 0.1, 0.2, 0.3),

@@ -19,7 +19,7 @@ def make_stream() -> Stream:
 
 
 def make_end(reason: FinishReason = FinishReason.STOP) -> FinishedEvent:
-    return FinishedEvent("abc", reason, None, None, 3, 2, 0, Timings(0.0, 0.1, 0.2, 0.3))
+    return FinishedEvent("abc", 0, reason, None, None, 3, 0, 2, 0, Timings(0.0, 0.1, 0.2, 0.3))
 
 
 def test_text_that_nobody_took_yet_is_one_delta() -> None:

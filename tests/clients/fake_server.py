@@ -13,7 +13,8 @@ from collections.abc import Callable
 from app.logs import configure
 from app.server import Server, build_app, listen
 from app.settings import Settings
-from engine.engine import Engine, EngineConfig
+from engine.config import EngineConfig
+from engine.engine import Engine
 from engine.request import Event, FinishedEvent
 from tests.app.harness import MODEL, WatchedEngine, fake_encode
 from tests.fakes import FakeRunner, fake_vocabulary

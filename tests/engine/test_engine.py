@@ -6,16 +6,17 @@ import time
 import numpy as np
 import pytest
 
-from engine.batch import Batch, Int64
-from engine.engine import Engine, EngineConfig
+from engine.batch import Batch, StepOutput
+from engine.config import EngineConfig
+from engine.engine import Engine
 from engine.request import (
     ContextLengthExceeded,
     EngineStopped,
     FinishedEvent,
     FinishReason,
-    SamplingParams,
     TokenEvent,
 )
+from engine.sampling import SamplingParams
 from tests.fakes import (
     ALPHABET,
     EOS,
@@ -489,7 +490,7 @@ def test_the_fake_model_notices_a_wrong_block() -> None:
     """The oracle itself: reading another sequence's memory changes the text or raises."""
 
     class Mixed(FakeRunner):
-        def execute(self, batch: Batch) -> Int64:
+        def execute(self, batch: Batch) -> StepOutput:
             if len(batch.context_lens) == 2:
                 batch.block_tables[:] = batch.block_tables[::-1].copy()
             return super().execute(batch)

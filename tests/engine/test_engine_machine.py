@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.request import FinishReason, SamplingParams, Status
+from engine.request import FinishReason, Status
+from engine.sampling import SamplingParams
 from tests.fakes import EOS, continuation, fake_vocabulary, make_engine, make_request
 
 TOKENS = [t for t in range(len(fake_vocabulary().token_bytes)) if t != EOS]

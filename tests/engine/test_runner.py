@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.engine import Engine, EngineConfig
+from engine.config import EngineConfig
+from engine.engine import Engine
 from engine.models.config import ModelConfig
 from engine.models.llama import CausalLM
-from engine.request import FinishReason, SamplingParams
+from engine.request import FinishReason
 from engine.runner import ModelRunner
+from engine.sampling import SamplingParams
 from kernels import for_device
 from tests.fakes import Recorder, fake_vocabulary, make_request, run_until_idle
 
