@@ -34,44 +34,62 @@ class Detokenizer:
     Text is held back only while its end could be the beginning of a stop string, and then only that end.
     A stop string counts at the character that completes it; of two completed by the same character the
     longer wins. So the result does not depend on how the text was cut into tokens.
+
+    Args:
+        include_stop: the stop string that ended the text is part of it.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = ()) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = (), include_stop: bool = False) -> None:
+        self._token_bytes = vocabulary.token_bytes
         self._stop = tuple(stop)
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._include_stop = include_stop
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._held = ""
-        self._at_start = True
+        self._strip_next = vocabulary.strip_leading_space
         self.stopped_by: str | None = None
         """The stop string that was completed; from then on no more text comes."""
+        self.num_released = 0
+        """Characters given out so far."""
 
-    def push(self, token_id: int) -> str:
-        """The text that `token_id` makes readable; "" while a character or a stop string is open."""
-        return self._advance(self._utf8.decode(self._vocabulary.token_bytes[token_id]))
+    @property
+    def num_decoded(self) -> int:
+        """Characters given out or held back so far."""
+        return self.num_released + len(self._held)
+
+    def push(self, token_id: int, may_stop: bool = True) -> str:
+        """The text that `token_id` makes readable; "" while a character or a stop string is open.
+
+        With `may_stop` false, stop strings do not count, nor does this text as the beginning of one.
+        """
+        return self._advance(self._decode(self._token_bytes[token_id]), may_stop)
 
     def flush(self) -> str:
         """The text still held back, for an ending other than a stop string. Bytes of a character that
         was never completed become U+FFFD, as in decoding all in one go."""
-        released = self._advance(self._utf8.decode(b"", final=True))
+        released = self._advance(self._decode(b"", True), may_stop=True)
         if self.stopped_by is None:
+            self.num_released += len(self._held)
             released, self._held = released + self._held, ""
         return released
 
-    def _advance(self, text: str) -> str:
+    def _advance(self, text: str, may_stop: bool) -> str:
         if self.stopped_by is not None:
             return ""
-        if self._at_start and text:
-            self._at_start = False
-            if self._vocabulary.strip_leading_space:
-                text = text.removeprefix(" ")
-        if not self._stop:
-            return text
-        text = self._held + text
+        if self._strip_next and text:
+            self._strip_next = False
+            text = text.removeprefix(" ")
+        if self._stop and may_stop:
+            text = self._hold_back(self._held + text)
+        self.num_released += len(text)
+        return text
+
+    def _hold_back(self, text: str) -> str:
+        """What of `text` is certain."""
         self._held = ""
         match = self._first_completed(text)
         if match is not None:
             start, self.stopped_by = match
-            return text[:start]
+            return text[: start + len(self.stopped_by)] if self._include_stop else text[:start]
         held = self._longest_open_end(text)
         if held:
             text, self._held = text[:-held], text[-held:]
