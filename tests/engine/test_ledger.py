@@ -1,0 +1,293 @@
+"""Where the memory is, as the ledger says, and as a walk over all slots finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.blocks import BLOCK_SIZE, blocks_for
+from engine.ledger import MemoryLedger, MemoryTruth
+from engine.request import Request, Sequence
+from engine.sampling import SamplingParams
+
+NUM_BLOCKS = 16
+
+
+@dataclass
+class Pool:
+    """A block pool that keeps nothing but who holds what. Blocks that nobody holds any more stay cached until
+    they are needed."""
+
+    num_blocks: int = NUM_BLOCKS
+    references: list[int] = field(default_factory=lambda: [0] * NUM_BLOCKS)
+    cached: set[int] = field(default_factory=set)
+
+    @property
+    def num_free(self) -> int:
+        return self.references.count(0)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self.cached)
+
+    @property
+    def num_shared(self) -> int:
+        return sum(max(0, count - 1) for count in self.references)
+
+    def take(self, count: int) -> list[int]:
+        blocks = [b for b in range(self.num_blocks) if not self.references[b]][:count]
+        self.hold(blocks)
+        return blocks
+
+    def hold(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self.references[block] += 1
+            self.cached.discard(block)
+
+    def release(self, blocks: list[int], *, keep: bool = False) -> None:
+        for block in blocks:
+            self.references[block] -= 1
+            if keep and not self.references[block]:
+                self.cached.add(block)
+
+
+def sequence(name: str, prompt: int, max_output: int) -> Sequence:
+    request = Request(name, (1,) * prompt, SamplingParams(), arrival=0.0)
+    return Sequence(request, seed=0, max_output_tokens=max_output)
+
+
+class Memory:
+    """A pool and its ledger, and the moves of a scheduler over both."""
+
+    def __init__(self) -> None:
+        self.pool, self.ledger = Pool(), MemoryLedger()
+        self.running: list[Sequence] = []
+        self.ended: set[Sequence] = set()
+
+    def admit(
+        self, each: Sequence, blocks: int, shared: list[int] | None = None, computed: int = 0
+    ) -> Sequence:
+        self.pool.hold(shared or [])
+        each.blocks = (shared or []) + self.pool.take(blocks)
+        each.num_computed = computed
+        each.shares_tail = computed % BLOCK_SIZE != 0
+        self.ledger.admitted(each)
+        self.running.append(each)
+        return each
+
+    def compute(self, each: Sequence, count: int) -> None:
+        """Copies a shared tail and takes blocks as needed."""
+        before = len(each.blocks)
+        if self.shares_tail(each):
+            tail = each.blocks[-1]
+            each.blocks[-1:] = self.pool.take(1)
+            self.pool.release([tail])
+        each.shares_tail = False
+        each.blocks += self.pool.take(max(0, blocks_for(each.num_computed + count) - len(each.blocks)))
+        self.ledger.grew(each, before)
+        each.num_computed += count
+        self.ledger.computed(each, count)
+
+    def shares_tail(self, each: Sequence) -> bool:
+        return each.num_computed % BLOCK_SIZE != 0 and self.pool.references[each.blocks[-1]] > 1
+
+    def release(self, each: Sequence, *, keep: bool = False) -> None:
+        self.ledger.released(each)
+        self.pool.release(each.blocks, keep=keep)
+        self.running.remove(each)
+        self.ended.discard(each)
+
+    def end_but_hold(self, each: Sequence) -> None:
+        self.ledger.ended_but_held(each)
+        self.ended.add(each)
+
+    def reach(self, each: Sequence) -> int:
+        if each in self.ended:
+            return each.num_computed
+        return each.num_prompt_tokens + each.max_output_tokens - 1
+
+    def recount(self) -> MemoryTruth:
+        """Slot by slot: whoever fills it makes it used; else whoever can still fill it makes it reserved."""
+        used, reserved, held = set(), set(), set()
+        for each in self.running:
+            slots = [b * BLOCK_SIZE + i for b in each.blocks for i in range(BLOCK_SIZE)]
+            held |= set(slots)
+            used |= set(slots[: each.num_computed])
+            reserved |= set(slots[each.num_computed : self.reach(each)])
+        total, cached = NUM_BLOCKS * BLOCK_SIZE, self.pool.num_cached * BLOCK_SIZE
+        return MemoryTruth(
+            total=total,
+            used=len(used),
+            reserved=len(reserved - used),
+            internal=len(held - used - reserved),
+            cached=cached,
+            free=total - len(held) - cached,
+        )
+
+    def truth(self) -> MemoryTruth:
+        return self.ledger.truth(self.pool)
+
+
+def test_an_answer_that_still_runs_has_used_and_reserved_slots_and_none_that_are_lost():
+    memory = Memory()
+    each = memory.admit(sequence("a", prompt=20, max_output=100), blocks=2)
+    memory.compute(each, 20)
+    assert memory.truth() == MemoryTruth(256, used=20, reserved=12, internal=0, cached=0, free=224)
+
+
+def test_slots_beyond_the_longest_answer_are_lost():
+    memory = Memory()
+    each = memory.admit(sequence("a", prompt=20, max_output=5), blocks=4)
+    memory.compute(each, 20)
+    # 24 tokens can be computed at most: the fifth of the answer is sampled, and that is the end.
+    assert memory.truth() == MemoryTruth(256, used=20, reserved=4, internal=40, cached=0, free=192)
+
+
+def test_the_blocks_of_an_ended_answer_are_lost_until_they_are_released():
+    memory = Memory()
+    each = memory.admit(sequence("a", prompt=20, max_output=100), blocks=8)
+    memory.compute(each, 20)
+    memory.end_but_hold(each)
+    memory.ledger.computed(each, 1)  # padding
+    assert memory.truth() == MemoryTruth(256, used=20, reserved=0, internal=108, cached=0, free=128)
+    memory.release(each)
+    assert memory.truth() == MemoryTruth(256, used=0, reserved=0, internal=0, cached=0, free=256)
+
+
+def test_a_shared_prefix_counts_once():
+    memory = Memory()
+    first = memory.admit(sequence("a", prompt=40, max_output=100), blocks=3)
+    memory.compute(first, 40)
+    memory.admit(sequence("b", prompt=40, max_output=100), 1, shared=first.blocks[:2], computed=32)
+    assert memory.truth() == MemoryTruth(256, used=40, reserved=24, internal=0, cached=0, free=192)
+    memory.release(first, keep=True)
+    assert memory.truth() == MemoryTruth(256, used=32, reserved=16, internal=0, cached=16, free=192)
+
+
+def test_a_shared_tail_counts_once_and_its_copy_counts_apart():
+    memory = Memory()
+    first = memory.admit(sequence("a", prompt=20, max_output=100), blocks=2)
+    memory.compute(first, 20)
+    fork = memory.admit(sequence("b", prompt=20, max_output=100), 0, shared=list(first.blocks), computed=20)
+    assert memory.truth() == MemoryTruth(256, used=20, reserved=12, internal=0, cached=0, free=224)
+    memory.compute(fork, 1)
+    memory.compute(first, 1)
+    assert memory.truth() == MemoryTruth(256, used=26, reserved=22, internal=0, cached=0, free=208)
+
+
+def test_a_short_shared_tail_cannot_make_the_used_slots_negative():
+    memory = Memory()
+    first = memory.admit(sequence("a", prompt=3, max_output=1), blocks=1)
+    memory.compute(first, 3)
+    memory.admit(sequence("b", prompt=3, max_output=1), 0, shared=list(first.blocks), computed=3)
+    assert memory.truth() == MemoryTruth(256, used=3, reserved=0, internal=13, cached=0, free=240)
+
+
+def test_the_sums_over_ticks_give_utilisation_and_the_split_of_the_rest():
+    memory = Memory()
+    assert memory.ledger.over_ticks().utilisation == 1.0
+    each = memory.admit(sequence("a", prompt=16, max_output=11), blocks=2)
+    for _ in range(2):
+        memory.compute(each, 8)
+        memory.ledger.tick(memory.pool)
+    sums = memory.ledger.over_ticks()
+    assert (sums.ticks, sums.used, sums.reserved, sums.internal) == (2, 8 + 16, 18 + 10, 6 + 6)
+    assert sums.allocated == 2 * 32
+    assert sums.utilisation == 24 / 64
+
+
+def test_a_preempted_sequence_starts_from_nothing():
+    memory = Memory()
+    each = memory.admit(sequence("a", prompt=20, max_output=100), blocks=2)
+    memory.compute(each, 20)
+    memory.release(each)
+    memory.admit(each, 2)
+    assert memory.truth() == MemoryTruth(256, used=0, reserved=32, internal=0, cached=0, free=224)
+
+
+def test_memory_is_released_once():
+    memory = Memory()
+    each = memory.admit(sequence("a", prompt=20, max_output=100), blocks=2)
+    memory.release(each)
+    with pytest.raises(KeyError):
+        memory.ledger.released(each)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory()
+        self.count = 0
+
+    def name(self) -> str:
+        self.count += 1
+        return str(self.count)
+
+    def pick(self, data: st.DataObject) -> Sequence:
+        return data.draw(st.sampled_from(self.memory.running))
+
+    @rule(prompt=st.integers(1, 70), output=st.integers(1, 70), blocks=st.integers(0, 6))
+    def admit(self, prompt: int, output: int, blocks: int) -> None:
+        blocks = min(blocks, self.memory.pool.num_free)
+        self.memory.admit(sequence(self.name(), prompt, output), blocks)
+
+    @precondition(lambda self: self.memory.running)
+    @rule(data=st.data(), prompt=st.integers(1, 40), output=st.integers(1, 40))
+    def share_a_prefix(self, data: st.DataObject, prompt: int, output: int) -> None:
+        source = self.pick(data)
+        full = data.draw(st.integers(0, source.num_computed // BLOCK_SIZE))
+        other = sequence(self.name(), full * BLOCK_SIZE + prompt, output)
+        self.memory.admit(other, 0, shared=source.blocks[:full], computed=full * BLOCK_SIZE)
+
+    @precondition(lambda self: self.memory.running)
+    @rule(data=st.data(), source_writes_first=st.booleans())
+    def fork(self, data: st.DataObject, source_writes_first: bool) -> None:
+        """Another answer to the same request: both write at once, as in a tick."""
+        source, pool = self.pick(data), self.memory.pool
+        room = self.memory.reach(source) - source.num_computed
+        if room < 1 or not source.num_computed or pool.num_free < 4:
+            return
+        if len(source.blocks) != blocks_for(source.num_computed):
+            return
+        fork = sequence(self.name(), source.num_computed, room + 1)
+        self.memory.admit(fork, 0, shared=list(source.blocks), computed=source.num_computed)
+        self.books_agree()
+        for each in (source, fork) if source_writes_first else (fork, source):
+            self.memory.compute(each, 1)
+
+    @precondition(lambda self: self.memory.running)
+    @rule(data=st.data(), count=st.integers(1, 40))
+    def compute(self, data: st.DataObject, count: int) -> None:
+        each = self.pick(data)
+        count = min(count, self.memory.reach(each) - each.num_computed)
+        needed = blocks_for(each.num_computed + count) - len(each.blocks)
+        if each not in self.memory.ended and count > 0 and needed <= self.memory.pool.num_free:
+            self.memory.compute(each, count)
+
+    @precondition(lambda self: self.memory.running)
+    @rule(data=st.data())
+    def end_but_hold(self, data: st.DataObject) -> None:
+        self.memory.end_but_hold(self.pick(data))
+
+    @precondition(lambda self: self.memory.running)
+    @rule(data=st.data(), keep=st.booleans())
+    def release(self, data: st.DataObject, keep: bool) -> None:
+        self.memory.release(self.pick(data), keep=keep)
+
+    @invariant()
+    def books_agree(self) -> None:
+        truth = self.memory.truth()
+        assert truth == self.memory.recount()
+        assert (
+            truth.used + truth.reserved + truth.internal + truth.cached + truth.free
+            == truth.total
+            == NUM_BLOCKS * BLOCK_SIZE
+        )
+
+
+LedgerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLedger = LedgerMachine.TestCase
