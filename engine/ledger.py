@@ -8,8 +8,8 @@ slots that hold computed keys and values over slots that are allocated, both sum
 fragmentation, memory that is free but of no use, is 0 by construction: a block table takes any free block,
 so an allocation fails only where too few are free.
 
-Every call costs O(1). A block that several hold counts once: each holder counts it as filled, and the pool's
-number of surplus holds is taken off again.
+Every call costs O(1). Only full blocks are ever held by several, and they count once: each holder counts its
+own tokens, and the pool's number of surplus holds is taken off again.
 """
 
 from __future__ import annotations
@@ -82,88 +82,47 @@ class MemoryOverTicks:
         return self.used / self.allocated if self.allocated else 1.0
 
 
-@dataclass(slots=True)
-class _Holding:
-    """What one sequence adds to the sums, in slots."""
-
-    computed: int
-    borrowed: int
-    """Slots of a shared tail block that count as filled, see `MemoryLedger`."""
-    held: int
-    reach: int
-    """How many of its tokens can ever be computed."""
-    has_ended: bool = False
-
-    @property
-    def filled(self) -> int:
-        return self.computed + self.borrowed
-
-    @property
-    def internal(self) -> int:
-        return max(0, self.held - max(self.reach, self.filled))
-
-
 class MemoryLedger:
     """Is told when sequences take, fill and give back memory.
 
     Calls for one sequence: `admitted`, then any of `grew` and `computed`, perhaps `ended_but_held`, then
-    `released`; and from the start again if it was preempted. Any order else is a KeyError.
-
-    A tail block that a fork shares with its source, neither having written to it, counts as full for the
-    fork until the fork computes a token. That is exact while both hold the block. Between the source's
-    copying it and the fork's first token, which come in one tick as a rule, it is 15 slots too many at most.
-    A fork can grow as far as its source: it is another answer to the same request.
+    `released`; and from the start again if it was preempted.
     """
 
     def __init__(self) -> None:
-        self._holdings: dict[Sequence, _Holding] = {}
         self._filled = 0
         self._internal = 0
+        self._lost: dict[Sequence, int] = {}
+        """Ended sequences that still hold memory -> the slots of it that they never filled."""
         self._ticks = 0
         self._sums = [0, 0, 0]
 
     def admitted(self, sequence: Sequence) -> None:
         """It holds its first blocks; what it shares of them counts as computed already."""
-        computed = sequence.num_computed
-        borrowed = -computed % BLOCK_SIZE if sequence.shares_tail else 0
-        # The last token of an answer is sampled, but never computed.
-        reach = sequence.num_prompt_tokens + sequence.max_output_tokens - 1
-        holding = _Holding(computed, borrowed, len(sequence.blocks) * BLOCK_SIZE, reach)
-        self._holdings[sequence] = holding
-        self._filled += holding.filled
-        self._internal += holding.internal
+        self._filled += sequence.num_computed
+        self._internal += _out_of_reach(sequence, len(sequence.blocks))
 
     def grew(self, sequence: Sequence, blocks_before: int) -> None:
         """It took blocks, and had `blocks_before` of them."""
-        holding = self._holdings[sequence]
-        before = holding.internal
-        holding.held += (len(sequence.blocks) - blocks_before) * BLOCK_SIZE
-        self._internal += holding.internal - before
+        self._internal += _out_of_reach(sequence, len(sequence.blocks)) - _out_of_reach(
+            sequence, blocks_before
+        )
 
-    def computed(self, sequence: Sequence, count: int) -> None:
-        """The keys and values of `count` more of its tokens were written. Padding behind the end of an answer
-        is none of its tokens."""
-        holding = self._holdings[sequence]
-        if holding.has_ended:
-            return
-        internal, filled = holding.internal, holding.filled
-        holding.computed += count
-        holding.borrowed = 0
-        self._internal += holding.internal - internal
-        self._filled += holding.filled - filled
+    def computed(self, count: int) -> None:
+        """The keys and values of `count` more tokens of somebody were written. Padding behind the end of an
+        answer is no token."""
+        self._filled += count
 
     def ended_but_held(self, sequence: Sequence) -> None:
         """It has ended and keeps its blocks, for its batch has not: what it did not fill is lost."""
-        holding = self._holdings[sequence]
-        before = holding.internal
-        holding.reach, holding.has_ended = holding.computed, True
-        self._internal += holding.internal - before
+        self._lost[sequence] = len(sequence.blocks) * BLOCK_SIZE - sequence.num_computed
+        self._internal += self._lost[sequence] - _out_of_reach(sequence, len(sequence.blocks))
 
     def released(self, sequence: Sequence) -> None:
         """It is about to give its blocks back."""
-        holding = self._holdings.pop(sequence)
-        self._filled -= holding.filled
-        self._internal -= holding.internal
+        self._filled -= sequence.num_computed
+        lost = self._lost.pop(sequence, None)
+        self._internal -= _out_of_reach(sequence, len(sequence.blocks)) if lost is None else lost
 
     def tick(self, pool: PoolCounts) -> MemoryTruth:
         """Adds the state at the end of a tick to the sums, and returns it."""
@@ -189,3 +148,10 @@ class MemoryLedger:
             cached=pool.num_cached * BLOCK_SIZE,
             free=(pool.num_free - pool.num_cached) * BLOCK_SIZE,
         )
+
+
+def _out_of_reach(sequence: Sequence, num_blocks: int) -> int:
+    """Slots of its first `num_blocks` blocks that it can never fill. The last token of an answer is sampled,
+    but never computed."""
+    reach = sequence.num_prompt_tokens + sequence.max_output_tokens - 1
+    return max(0, num_blocks * BLOCK_SIZE - reach)

@@ -74,26 +74,17 @@ class Memory:
         self.pool.hold(shared or [])
         each.blocks = (shared or []) + self.pool.take(blocks)
         each.num_computed = computed
-        each.shares_tail = computed % BLOCK_SIZE != 0
         self.ledger.admitted(each)
         self.running.append(each)
         return each
 
     def compute(self, each: Sequence, count: int) -> None:
-        """Copies a shared tail and takes blocks as needed."""
+        """Takes blocks as needed."""
         before = len(each.blocks)
-        if self.shares_tail(each):
-            tail = each.blocks[-1]
-            each.blocks[-1:] = self.pool.take(1)
-            self.pool.release([tail])
-        each.shares_tail = False
         each.blocks += self.pool.take(max(0, blocks_for(each.num_computed + count) - len(each.blocks)))
         self.ledger.grew(each, before)
         each.num_computed += count
         self.ledger.computed(each, count)
-
-    def shares_tail(self, each: Sequence) -> bool:
-        return each.num_computed % BLOCK_SIZE != 0 and self.pool.references[each.blocks[-1]] > 1
 
     def release(self, each: Sequence, *, keep: bool = False) -> None:
         self.ledger.released(each)
@@ -168,25 +159,6 @@ def test_a_shared_prefix_counts_once():
     assert memory.truth() == MemoryTruth(256, used=32, reserved=16, internal=0, cached=16, free=192)
 
 
-def test_a_shared_tail_counts_once_and_its_copy_counts_apart():
-    memory = Memory()
-    first = memory.admit(sequence("a", prompt=20, max_output=100), blocks=2)
-    memory.compute(first, 20)
-    fork = memory.admit(sequence("b", prompt=20, max_output=100), 0, shared=list(first.blocks), computed=20)
-    assert memory.truth() == MemoryTruth(256, used=20, reserved=12, internal=0, cached=0, free=224)
-    memory.compute(fork, 1)
-    memory.compute(first, 1)
-    assert memory.truth() == MemoryTruth(256, used=26, reserved=22, internal=0, cached=0, free=208)
-
-
-def test_a_short_shared_tail_cannot_make_the_used_slots_negative():
-    memory = Memory()
-    first = memory.admit(sequence("a", prompt=3, max_output=1), blocks=1)
-    memory.compute(first, 3)
-    memory.admit(sequence("b", prompt=3, max_output=1), 0, shared=list(first.blocks), computed=3)
-    assert memory.truth() == MemoryTruth(256, used=3, reserved=0, internal=13, cached=0, free=240)
-
-
 def test_the_sums_over_ticks_give_utilisation_and_the_split_of_the_rest():
     memory = Memory()
     assert memory.ledger.over_ticks().utilisation == 1.0
@@ -236,28 +208,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.memory.admit(sequence(self.name(), prompt, output), blocks)
 
     @precondition(lambda self: self.memory.running)
-    @rule(data=st.data(), prompt=st.integers(1, 40), output=st.integers(1, 40))
-    def share_a_prefix(self, data: st.DataObject, prompt: int, output: int) -> None:
+    @rule(data=st.data(), rest=st.integers(1, 40), output=st.integers(1, 40), copies_tail=st.booleans())
+    def share_a_prefix(self, data: st.DataObject, rest: int, output: int, copies_tail: bool) -> None:
         source = self.pick(data)
         full = data.draw(st.integers(0, source.num_computed // BLOCK_SIZE))
-        other = sequence(self.name(), full * BLOCK_SIZE + prompt, output)
-        self.memory.admit(other, 0, shared=source.blocks[:full], computed=full * BLOCK_SIZE)
-
-    @precondition(lambda self: self.memory.running)
-    @rule(data=st.data(), source_writes_first=st.booleans())
-    def fork(self, data: st.DataObject, source_writes_first: bool) -> None:
-        """Another answer to the same request: both write at once, as in a tick."""
-        source, pool = self.pick(data), self.memory.pool
-        room = self.memory.reach(source) - source.num_computed
-        if room < 1 or not source.num_computed or pool.num_free < 4:
-            return
-        if len(source.blocks) != blocks_for(source.num_computed):
-            return
-        fork = sequence(self.name(), source.num_computed, room + 1)
-        self.memory.admit(fork, 0, shared=list(source.blocks), computed=source.num_computed)
-        self.books_agree()
-        for each in (source, fork) if source_writes_first else (fork, source):
-            self.memory.compute(each, 1)
+        other = sequence(self.name(), full * BLOCK_SIZE + rest, output)
+        copied = rest - 1 if copies_tail else 0
+        if blocks_for(copied) <= self.memory.pool.num_free:
+            computed = full * BLOCK_SIZE + copied
+            self.memory.admit(other, blocks_for(copied), shared=source.blocks[:full], computed=computed)
 
     @precondition(lambda self: self.memory.running)
     @rule(data=st.data(), count=st.integers(1, 40))
