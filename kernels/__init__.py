@@ -16,11 +16,17 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+GREEDY_BELOW = 1e-5
+"""`sample` takes the largest logit below this temperature."""
+
+LEAST_LOGPROB = -9999.0
+"""`logprobs` says this for tokens that are less likely still, or impossible: JSON knows no infinity."""
+
 
 class Kernels(Protocol):
     """What a device module offers. Sizes: T tokens, S sequences, R sampled rows, H hidden, I intermediate,
     D head_dim, NQ query heads, NK key-value heads (NQ is a multiple of NK), B blocks of SLOTS token
-    slots, W blocks in the longest table, P positions, V vocabulary.
+    slots, W blocks in the longest table, P positions, V vocabulary, L rows to tell log probabilities of.
 
     Floating point is fp32 throughout, integers as stated. Inputs are contiguous, are not changed unless
     "in place" is said, and results are fresh tensors that alias no input.
@@ -108,7 +114,7 @@ class Kernels(Protocol):
         """One token id per row: logits[R, V] -> ids[R] i64.
 
         temperature, top_p, min_p [R] f32; top_k[R] i32, 0 for off; seed, position [R] i64.
-        A row with temperature < 1e-5 takes its largest logit, the lowest id of equals. Other rows:
+        A row with temperature < GREEDY_BELOW takes its largest logit, the lowest id of equals. Other rows:
 
         1. z = (logit - largest logit) / temperature, in fp64.
         2. min_p keeps z >= log(min_p).
@@ -121,7 +127,50 @@ class Kernels(Protocol):
         the first of Philox4x32-10 (Salmon et al., 2011) with the key (seed low, seed high) and the counter
         (token id, position low, position high, 0): it does not depend on the row's place in the batch.
 
-        A row holding a NaN, or whose largest logit is not finite, gives -1.
+        A row that holds a NaN, or whose largest logit is +infinity, gives -1; another whose logits are all
+        -infinity gives -2.
+        """
+
+    def edit_logits(
+        self,
+        logits: Tensor,
+        bias_start: Tensor,
+        bias_ids: Tensor,
+        bias: Tensor,
+        seen_start: Tensor,
+        seen_ids: Tensor,
+        seen_counts: Tensor,
+        presence: Tensor,
+        frequency: Tensor,
+        repetition: Tensor,
+        allowed_start: Tensor,
+        allowed_ids: Tensor,
+        banned_start: Tensor,
+        banned_ids: Tensor,
+    ) -> None:
+        """Change logits[R, V] in place, row by row, as sparse lists say.
+
+        Of row r, list x has the entries x_start[r]:x_start[r + 1]; x_start[R + 1], ids and counts are i32,
+        the rest f32; presence, frequency, repetition [R]. No id stands twice in one row's list, except in
+        banned_ids. An id that the vocabulary does not have changes nothing: no token has it.
+
+        1. bias is added to the logits of bias_ids.
+        2. For each of seen_ids, in fp64 and rounded once: a positive logit is divided by repetition, another
+           multiplied (Keskar et al., 2019, CTRL); then frequency * count is subtracted, then presence where
+           the count is above 0.
+        3. A row with allowed_ids keeps those; the others, and in every row the banned_ids, become -infinity.
+           NaN and +infinity stay, so that no mask hides from `sample` that the model's output is broken.
+        """
+
+    def logprobs(self, logits: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Natural logarithms of the softmax of logits[L, V], computed in fp64, at least LEAST_LOGPROB.
+
+        chosen[L] i64 < V. Returns that of each chosen id, [L] f32; the k likeliest ids, likeliest first
+        (equals: lower ids first), [L, k] i32; and theirs, [L, k] f32.
+
+        Where the vocabulary has no k-th token, the id is -1. So are all ids of a row that holds a NaN or
+        whose largest logit is not finite, for it is no distribution. Wherever an id is below 0, those of
+        `chosen` included, and for all of such a row the value is LEAST_LOGPROB.
         """
 
 

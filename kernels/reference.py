@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-GREEDY_BELOW = 1e-5
+from kernels import GREEDY_BELOW, LEAST_LOGPROB
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -121,8 +121,9 @@ def sample(
 def _sample_row(
     logits: Tensor, temperature: float, top_p: float, top_k: int, min_p: float, seed: int, position: int
 ) -> int:
-    if not torch.isfinite(logits.max()):  # NaN, if there is one, is torch's maximum.
-        return -1
+    largest = logits.max()  # NaN, if there is one.
+    if not torch.isfinite(largest):
+        return -2 if largest == -math.inf else -1
     by_size = torch.sort(logits, descending=True, stable=True)
     ids = by_size.indices
     if temperature < GREEDY_BELOW:
@@ -178,3 +179,57 @@ def _low(x: int) -> int:
 
 def _high(x: int) -> int:
     return (x >> 32) & 0xFFFFFFFF
+
+
+def edit_logits(
+    logits: Tensor,
+    bias_start: Tensor,
+    bias_ids: Tensor,
+    bias: Tensor,
+    seen_start: Tensor,
+    seen_ids: Tensor,
+    seen_counts: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+    repetition: Tensor,
+    allowed_start: Tensor,
+    allowed_ids: Tensor,
+    banned_start: Tensor,
+    banned_ids: Tensor,
+) -> None:
+    for r, row in enumerate(logits):
+        ids, amounts = _entries(r, row, bias_start, bias_ids, bias)
+        row[ids] += amounts
+        ids, counts = _entries(r, row, seen_start, seen_ids, seen_counts)
+        x, factor = row[ids].double(), repetition[r].double()
+        x = torch.where(x > 0, x / factor, x * factor) - frequency[r].double() * counts
+        row[ids] = torch.where(counts > 0, x - presence[r].double(), x).float()
+        excluded = torch.zeros_like(row, dtype=torch.bool)
+        if allowed_start[r] < allowed_start[r + 1]:
+            excluded[:] = True
+            excluded[_entries(r, row, allowed_start, allowed_ids)[0]] = False
+        excluded[_entries(r, row, banned_start, banned_ids)[0]] = True
+        row[excluded & (row < math.inf)] = -math.inf
+
+
+def _entries(r: int, row: Tensor, start: Tensor, ids: Tensor, *values: Tensor) -> list[Tensor]:
+    """Row r's part of a list: the ids that the vocabulary has, and the values beside them."""
+    part = slice(int(start[r]), int(start[r + 1]))
+    known = (ids[part] >= 0) & (ids[part] < len(row))
+    return [ids[part][known].long(), *(value[part][known] for value in values)]
+
+
+def logprobs(logits: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    num_rows, width = logits.shape
+    listed = min(k, width)
+    of_chosen = torch.full((num_rows,), LEAST_LOGPROB)
+    top_ids, top = torch.full((num_rows, k), -1, dtype=torch.int32), torch.full((num_rows, k), LEAST_LOGPROB)
+    for r, row in enumerate(logits):
+        if not torch.isfinite(row.max()):
+            continue
+        every = row.double().log_softmax(dim=0).clamp(min=LEAST_LOGPROB).float()
+        likeliest = torch.sort(row, descending=True, stable=True).indices[:listed]
+        top_ids[r, :listed], top[r, :listed] = likeliest.int(), every[likeliest]
+        if chosen[r] >= 0:
+            of_chosen[r] = every[chosen[r]]
+    return of_chosen, top_ids, top

@@ -5,7 +5,9 @@ Threads: as many as `torch.get_num_threads()` says in the calling thread. One th
 """
 
 from kernels.cpu.attention import paged_attention
+from kernels.cpu.edits import edit_logits
 from kernels.cpu.linear import Linear
+from kernels.cpu.logprobs import logprobs
 from kernels.cpu.norms import add_rms_norm, rms_norm, silu_mul
 from kernels.cpu.rope import rope_and_cache
 from kernels.cpu.sampling import sample
@@ -13,6 +15,8 @@ from kernels.cpu.sampling import sample
 __all__ = [
     "Linear",
     "add_rms_norm",
+    "edit_logits",
+    "logprobs",
     "paged_attention",
     "rms_norm",
     "rope_and_cache",

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import GREEDY_BELOW
 from kernels.cpu.jit import helper, kernel, match_threads
 
-GREEDY_BELOW = 1e-5
 _CHUNK = 256
 """Candidates scored at a time, so that their scores stay in the nearest cache."""
 
@@ -65,7 +65,7 @@ _SHIFTER = 1.5 * 2.0**52
 
 
 @helper(exact=True, inline=True)
-def _exp(x: Any) -> Any:
+def exp64(x: Any) -> Any:
     """e^x in fp64 for x <= 0, 0 below -700. Taylor series around the nearest power of two."""
     shifted = max(x, -700.0) * 1.4426950408889634 + _SHIFTER
     n = shifted - _SHIFTER
@@ -149,8 +149,9 @@ def _gumbel(token: Any, seed: Any, position: Any) -> Any:
 
 @helper()
 def _best(logits: Any, row: Any) -> Any:
-    """The largest logit and its lowest id; id -1 where there is a NaN or no finite largest logit."""
-    top, best, nans = np.float32(-np.inf), np.int64(-1), np.int64(0)
+    """The largest logit and its lowest id. The id is -1 where there is a NaN or +infinity, else -2 where all
+    are -infinity."""
+    top, best, nans = np.float32(-np.inf), np.int64(-2), np.int64(0)
     for i in range(logits.shape[1]):
         x = logits[row, i]
         nans += np.isnan(x)
@@ -221,7 +222,7 @@ def _keep_top_k(ids: Any, x: Any, amounts: Any, n: Any, top_k: Any) -> Any:
 def _keep_top_p(ids: Any, x: Any, amounts: Any, n: Any, top: Any, temperature: Any, top_p: Any) -> Any:
     total = 0.0
     for i in range(n):
-        amounts[i] = _exp((np.float64(x[i]) - top) / temperature)
+        amounts[i] = exp64((np.float64(x[i]) - top) / temperature)
         total += amounts[i]
     # All that is no likelier than this makes up less than 1 - top_p together: none of it is in the
     # nucleus, and the search need not look at it.

@@ -167,15 +167,18 @@ class TestMeaning:
         together = Rows(logits.repeat(5, 1), seed=torch.arange(5)).run(kernels)
         assert together == [Rows(logits, seed=s).run(kernels)[0] for s in range(5)]
 
-    def test_rows_without_an_answer_give_minus_one(self, kernels: Any) -> None:
-        logits = torch.zeros(4, 10)
+    def test_rows_without_an_answer_say_why(self, kernels: Any) -> None:
+        logits = torch.zeros(6, 10)
         logits[0, 3] = math.nan
         logits[1, :] = -math.inf
         logits[2, 4] = math.inf
+        logits[3, :] = -math.inf
+        logits[3, 9] = math.nan
+        logits[4, :9] = -math.inf
         for temperature in (0.0, 1.0):
             got = Rows(logits, temperature=temperature, top_p=0.9).run(kernels)
-            assert got[:3] == [-1, -1, -1]
-            assert got[3] >= 0
+            assert got[:5] == [-1, -2, -1, -1, 9]
+            assert got[5] >= 0
 
 
 def test_a_column_of_the_wrong_length_is_refused() -> None:
