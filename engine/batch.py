@@ -1,6 +1,6 @@
 """Turns a tick's plan into the flat arrays that a forward pass reads.
 
-Knows: sequences, block tables, numpy. Does not know: torch, devices, models, sampling.
+Knows: sequences, block tables, numpy. Does not know: torch, devices, models, how a token is chosen.
 
 A batch is flat: the scheduled tokens of all sequences one behind the other, no padding. A decode step
 is a run of one token, a prompt chunk a longer run; nothing distinguishes them.
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.blocks import BLOCK_SIZE
+from engine.edits import RowEdits, edits_of
 from engine.request import Sequence
 from engine.scheduler import Plan
 
@@ -135,9 +136,11 @@ class BatchBuilder:
     Args:
         num_rows: sequences that may run at once.
         max_blocks: longest block table.
+        eos_ids: the model's end tokens.
     """
 
-    def __init__(self, num_rows: int, max_blocks: int) -> None:
+    def __init__(self, num_rows: int, max_blocks: int, eos_ids: frozenset[int]) -> None:
+        self._eos_ids = eos_ids
         self._tables = np.zeros((num_rows, max_blocks), dtype=np.int32)
         self._known = np.zeros(num_rows, dtype=np.int64)
         """Blocks of each row that the table already holds: tables only grow while a row has its owner."""
@@ -146,12 +149,41 @@ class BatchBuilder:
         self._top_k = np.zeros(num_rows, dtype=np.int32)
         self._min_p = np.zeros(num_rows, dtype=np.float32)
         self._seed = np.zeros(num_rows, dtype=np.int64)
+        self._presence = np.zeros(num_rows, dtype=np.float32)
+        self._frequency = np.zeros(num_rows, dtype=np.float32)
+        self._repetition = np.ones(num_rows, dtype=np.float32)
+        self._num_logprobs = np.zeros(num_rows, dtype=np.int32)
+        self._edits: dict[int, RowEdits] = {}
+        """Row -> what its sequence does to its logits; most do nothing."""
+        self._is_edited = np.zeros(num_rows, dtype=np.bool_)
+        """The rows in `_edits`, so that a batch without any is recognised at once."""
+
+    def enter(self, sequence: Sequence) -> None:
+        """Takes note of a sequence that was admitted to its row; before `build`, and once for each time that
+        it is admitted.
+
+        Raises:
+            OverflowError: its parameters name an id that is no 32-bit number. No other row is touched.
+        """
+        row, params = sequence.row, sequence.request.sampling
+        edits = edits_of(sequence, self._eos_ids)
+        self._is_edited[row] = edits is not None
+        if edits is not None:
+            self._edits[row] = edits
+        self._known[row] = 0
+        self._temperature[row] = params.temperature
+        self._top_p[row] = params.top_p
+        self._top_k[row] = params.top_k
+        self._min_p[row] = params.min_p
+        self._seed[row] = sequence.seed
+        self._presence[row] = params.presence_penalty
+        self._frequency[row] = params.frequency_penalty
+        self._repetition[row] = params.repetition_penalty
+        self._num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
 
     def build(self, plan: Plan) -> Batch:
-        """Arrays for the plan's scheduled sequences, of which there is at least one. Call once per plan,
-        before `num_computed` moves on."""
-        for sequence in plan.admitted:
-            self._enter(sequence)
+        """Arrays for the plan's scheduled sequences, of which there is at least one, and all of which have
+        entered. Call once per plan, before `num_computed` moves on."""
         token_ids: list[int] = []
         for sequence, count in plan.scheduled.items():
             self._sync_table(sequence)
@@ -168,6 +200,7 @@ class BatchBuilder:
         blocks = self._tables[np.repeat(rows, counts), positions // BLOCK_SIZE].astype(np.int64)
         context_lens = computed + counts
         is_sampled = context_lens == known
+        sampled_rows = rows[is_sampled]
         return Batch(
             token_ids=np.array(token_ids, dtype=np.int64),
             positions=positions,
@@ -176,20 +209,11 @@ class BatchBuilder:
             context_lens=context_lens.astype(np.int32),
             block_tables=self._tables[rows, : -(-int(context_lens.max()) // BLOCK_SIZE)],
             sampled=(query_start[1:] - 1)[is_sampled],
-            sampling=self._sampling(rows[is_sampled], known[is_sampled]),
-            edits=None,
-            num_logprobs=np.full(int(is_sampled.sum()), -1, dtype=np.int32),
-            copies=np.empty((0, 2), dtype=np.int64),
+            sampling=self._sampling(sampled_rows, known[is_sampled]),
+            edits=self._logit_edits(plan, sampled_rows) if self._is_edited[sampled_rows].any() else None,
+            num_logprobs=self._num_logprobs[sampled_rows],
+            copies=np.array(plan.copies, dtype=np.int64).reshape(-1, 2),
         )
-
-    def _enter(self, sequence: Sequence) -> None:
-        row, params = sequence.row, sequence.request.sampling
-        self._known[row] = 0
-        self._temperature[row] = params.temperature
-        self._top_p[row] = params.top_p
-        self._top_k[row] = params.top_k
-        self._min_p[row] = params.min_p
-        self._seed[row] = sequence.seed
 
     def _sync_table(self, sequence: Sequence) -> None:
         row, known = sequence.row, self._known[sequence.row]
@@ -205,4 +229,33 @@ class BatchBuilder:
             min_p=self._min_p[rows],
             seed=self._seed[rows],
             position=position,
+        )
+
+    def _logit_edits(self, plan: Plan, rows: Int64) -> LogitEdits | None:
+        """For the sampled `rows`, of which at least one is edited."""
+        owners = {sequence.row: sequence for sequence in plan.scheduled}
+        places = np.flatnonzero(self._is_edited[rows])
+        lists = [self._edits[row].now(owners[row]) for row in rows[places].tolist()]
+        if not any(len(entries) for row_lists in lists for entries in row_lists):
+            return None
+
+        def starts(lengths: list[int]) -> Int32:
+            ends = np.zeros(len(rows) + 1, dtype=np.int32)
+            ends[places + 1] = lengths
+            return np.cumsum(ends, dtype=np.int32)
+
+        return LogitEdits(
+            bias_start=starts([len(x.bias_ids) for x in lists]),
+            bias_ids=np.concatenate([x.bias_ids for x in lists]),
+            bias=np.concatenate([x.bias for x in lists]),
+            seen_start=starts([len(x.seen_ids) for x in lists]),
+            seen_ids=np.concatenate([x.seen_ids for x in lists]),
+            seen_counts=np.concatenate([x.seen_counts for x in lists]),
+            presence=self._presence[rows],
+            frequency=self._frequency[rows],
+            repetition=self._repetition[rows],
+            allowed_start=starts([len(x.allowed_ids) for x in lists]),
+            allowed_ids=np.concatenate([x.allowed_ids for x in lists]),
+            banned_start=starts([len(x.banned_ids) for x in lists]),
+            banned_ids=np.concatenate([x.banned_ids for x in lists]),
         )

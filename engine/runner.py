@@ -1,15 +1,19 @@
 """Computes a tick's batch with a real model.
 
-Knows: torch, the model, its KV memory, the sampling kernel. Does not know: sequences, blocks' owners, why
+Knows: torch, the model, its KV memory, the sampling kernels. Does not know: sequences, blocks' owners, why
 the batch is what it is.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from engine.batch import Batch, StepOutput
+from engine.batch import Batch, Int64, Logprobs, StepOutput
 from engine.models.inputs import ForwardInputs, KVCache
 from engine.models.llama import CausalLM
 from kernels import for_device
@@ -32,16 +36,31 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepOutput:
         """See `Runner.execute`."""
+        for source, target in batch.copies.tolist():
+            self._kv.copy(source, target)
         logits = self._model.forward(ForwardInputs.from_batch(batch, self._device), self._kv)
         if not len(batch.sampled):
             return StepOutput(np.empty(0, dtype=np.int64), None)
+        told = np.flatnonzero(batch.num_logprobs >= 0)
+        # Taken before the edits: log probabilities are those of the model's own logits.
+        raw = logits[self._tensor(told)] if len(told) else None
+        if (edits := batch.edits) is not None:
+            self._kernels.edit_logits(logits, *(self._tensor(getattr(edits, f.name)) for f in fields(edits)))
         s = batch.sampling
         columns = (s.temperature, s.top_p, s.top_k, s.min_p, s.seed, s.position)
-        ids: torch.Tensor = self._kernels.sample(
-            logits, *(torch.from_numpy(column).to(self._device) for column in columns)
-        )
-        return StepOutput(ids.numpy(force=True), None)
+        ids = self._kernels.sample(logits, *(self._tensor(column) for column in columns))
+        logprobs = None if raw is None else self._logprobs(batch, told, raw, ids)
+        return StepOutput(ids.numpy(force=True), logprobs)
 
     def reset(self) -> None:
         """See `Runner.reset`."""
         self._kv = KVCache.allocate(self._model.config, self._num_blocks, torch.float32, self._device)
+
+    def _logprobs(self, batch: Batch, rows: Int64, raw: torch.Tensor, ids: torch.Tensor) -> Logprobs:
+        """Of the sampled `rows`, whose own logits are `raw`."""
+        k = int(batch.num_logprobs.max())
+        chosen, top_ids, top = self._kernels.logprobs(raw, ids[self._tensor(rows)], k)
+        return Logprobs(rows, chosen.numpy(force=True), top_ids.numpy(force=True), top.numpy(force=True))
+
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -54,6 +54,11 @@ class KVCache:
         layers = memory.zeros(shape, dtype) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
         return cls([layer[0] for layer in layers], [layer[1] for layer in layers])
 
+    def copy(self, source: int, target: int) -> None:
+        """Makes block `target` hold what block `source` holds, in all layers."""
+        for layer in (*self.keys, *self.values):
+            layer[target] = layer[source]
+
     @staticmethod
     def bytes_per_block(config: ModelConfig, dtype: torch.dtype) -> int:
         """Bytes that one block takes in all layers, keys and values together."""
