@@ -106,7 +106,8 @@ class Order:
         return np.random.default_rng([self.seed, purpose])
 
     def scaled(self, lengths: Lengths) -> Lengths:
-        return np.maximum(1, np.rint(lengths * (self.context / CONTEXT)).astype(np.int64))
+        scaled: Lengths = np.maximum(1, np.rint(lengths * (self.context / CONTEXT)).astype(np.int64))
+        return scaled
 
 
 _LENGTHS, _STARTS, _TOKENS, _PAUSES = range(4)

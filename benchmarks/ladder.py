@@ -1,0 +1,211 @@
+"""What each step from static batching to continuous batching with paged, shared memory is worth.
+
+    python -m benchmarks.ladder [--workload a,c] [--arms S0,S3] [--requests N] [--rate R] [--quick]
+    python -m benchmarks.ladder --simulated gpu|cpu ...
+
+One engine serves the same requests once per arm; the arms differ in flags only, and have equal KV memory.
+The lengths of answers are fixed, so every arm makes the same tokens, which is checked. On the real model
+(greedy) a near tie may fall differently in other company, so there only lengths are compared; in simulation
+every text. The arms run in turn, tick by tick (see `benchmarks.drive`), after a warm-up that does not count.
+
+    S0 static       a batch enters when the one before has wholly ended, and pads until then
+    S1 reserve_max  sequences enter and leave one by one, each holding a whole context (Orca)
+    S2 reserve_pow2 each holds its prompt and its answer rounded up to a power of two
+    S3 paged        blocks are taken as tokens reach into them
+    S4 + chunks     prompts are computed in chunks beside the decodes, which no longer wait
+    S5 + prefixes   computed prefixes are kept and shared
+
+S0 is static batching at its best: prompts are not padded, for our kernels read ragged batches, and tokens are
+given out as they come, not at the batch's end.
+
+By default requests arrive as a Poisson stream that is a little faster than S3 can serve: so tokens/s are
+those of a loaded engine, and latencies hold some waiting. `--rate inf`: all are there from the beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from app.settings import default_cache_dir
+from benchmarks.drive import OwnTime, Run, SimulatedTime, check_same, run_in_turn
+from benchmarks.measure import Figures
+from benchmarks.report import aims, chart, table
+from benchmarks.simulated import CPU_LIKE, GPU_LIKE, SimulatedRunner
+from benchmarks.workloads import CONTEXT, WORKLOADS, Conversation, Order, Turn, Workload, make
+from engine.blocks import BLOCK_SIZE
+from engine.config import Admission, EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    admission: Admission
+    chunked_prefill: bool = False
+    prefix_cache: bool = False
+
+
+ARMS = {
+    "S0": Arm(Admission.STATIC),
+    "S1": Arm(Admission.RESERVE_MAX),
+    "S2": Arm(Admission.RESERVE_POW2),
+    "S3": Arm(Admission.PAGED),
+    "S4": Arm(Admission.PAGED, chunked_prefill=True),
+    "S5": Arm(Admission.PAGED, chunked_prefill=True, prefix_cache=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much of a workload is offered: requests, and requests per unit of time."""
+
+    requests: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What all arms have in common."""
+
+    name: str
+    unit: str
+    """Of time."""
+    contexts: int
+    """KV memory, in whole contexts: as many sequences run at once in the arms that reserve one each."""
+    max_num_seqs: int
+    token_budget: int
+    prefill_chunk: int
+    loads: dict[str, Load]
+    context: int = CONTEXT
+
+    def config(self, arm: Arm, requests: int) -> EngineConfig:
+        return EngineConfig(
+            num_blocks=self.contexts * self.context // BLOCK_SIZE,
+            max_model_len=self.context,
+            max_num_seqs=self.max_num_seqs,
+            token_budget=self.token_budget,
+            prefill_chunk=self.prefill_chunk,
+            admission=arm.admission,
+            chunked_prefill=arm.chunked_prefill,
+            prefix_cache=arm.prefix_cache,
+            max_queue=requests,
+            max_queue_per_session=requests,
+        )
+
+
+REAL_LOADS = {
+    "a": Load(64, 2.5),
+    "b": Load(32, 1.2),
+    "c": Load(32, 1.2),
+    "d": Load(48, 2.0),
+    "e": Load(19, math.inf),
+}
+REAL = Machine("the default model on this machine", "s", 4, 64, 512, 128, REAL_LOADS)
+QUICK_LOADS = {name: Load(16, math.inf) for name in WORKLOADS}
+QUICK = Machine("the default model, a smoke run", "s", 4, 64, 512, 64, QUICK_LOADS, context=256)
+SIMULATED_LOADS = {name: Load(1500, math.inf) for name in WORKLOADS} | {"e": Load(19, math.inf)}
+SIMULATED = {
+    name: Machine(f"simulated, {name}-like cost", "units", 16, 256, 2048, 512, SIMULATED_LOADS)
+    for name in ("gpu", "cpu")
+}
+SIMULATED_VOCABULARY = 32_000
+
+Runs = Callable[[Workload, list[str]], list[Run]]
+
+
+def main() -> None:
+    arguments = _arguments()
+    machine = SIMULATED[arguments.simulated] if arguments.simulated else QUICK if arguments.quick else REAL
+    vocabulary, start = _simulated(machine, arguments.simulated) if arguments.simulated else _real(machine)
+    results: list[Figures] = []
+    for name in arguments.workload:
+        load = machine.loads[name]
+        requests = load.requests if arguments.requests is None else arguments.requests
+        rate = load.rate if arguments.rate is None else arguments.rate
+        workload = make(name, Order(requests, rate, vocabulary, machine.context, arguments.seed))
+        print(f"\n{name}: {workload.title}", flush=True)
+        print(f"{workload.num_requests} requests, {rate:g} per {machine.unit}; {machine.name}", flush=True)
+        runs = start(workload, arguments.arms)
+        run_in_turn(runs)
+        check_same(runs, texts=bool(arguments.simulated))
+        results += (of_workload := [run.figures() for run in runs])
+        print(table(of_workload, machine.unit), flush=True)
+    verdicts = aims(results)
+    print("\n" + "\n".join(verdicts))
+    if arguments.json:
+        content = {"machine": asdict(machine), "figures": [asdict(f) for f in results], "aims": verdicts}
+        arguments.json.write_text(json.dumps(content, indent=2))
+    if arguments.svg:
+        arguments.svg.write_text(chart(results, machine.name, machine.unit))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Compare schedulers on the same requests.")
+    parser.add_argument("--workload", type=_names(WORKLOADS), default=list(WORKLOADS), metavar="a,b,...")
+    parser.add_argument("--arms", type=_names(ARMS), default=list(ARMS), metavar="S0,S1,...")
+    parser.add_argument("--requests", type=int, help="how many, for each workload")
+    parser.add_argument("--rate", type=float, help="requests per second (or unit); inf: all at once")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--simulated", choices=list(SIMULATED), help="no model, but the cost of one")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: short and few")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results there")
+    parser.add_argument("--svg", type=Path, metavar="PATH", help="also draw them there")
+    return parser.parse_args()
+
+
+def _names(allowed: Iterable[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if wrong := [name for name in names if name not in allowed]:
+            raise argparse.ArgumentTypeError(f"got {', '.join(wrong)}, allowed: {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+def _simulated(machine: Machine, cost_name: str) -> tuple[int, Runs]:
+    cost = {"gpu": GPU_LIKE, "cpu": CPU_LIKE}[cost_name]
+
+    def start(workload: Workload, arms: list[str]) -> list[Run]:
+        runs = []
+        for name in arms:
+            config, clock = machine.config(ARMS[name], workload.num_requests), SimulatedTime()
+            runner = SimulatedRunner(config.num_blocks, SIMULATED_VOCABULARY, clock, cost)
+            runs.append(Run(name, workload, config, runner, SIMULATED_VOCABULARY, clock))
+        return runs
+
+    return SIMULATED_VOCABULARY, start
+
+
+def _real(machine: Machine) -> tuple[int, Runs]:
+    from engine.loading import load
+    from engine.runner import ModelRunner
+
+    loaded = load("default", cache_dir=default_cache_dir(), progress=print)
+    vocabulary = loaded.config.vocab_size
+
+    def start(workload: Workload, arms: list[str]) -> list[Run]:
+        runs = []
+        for name in arms:
+            config = machine.config(ARMS[name], workload.num_requests)
+            runner = ModelRunner(loaded.model, config.num_blocks)
+            runs.append(Run(name, workload, config, runner, vocabulary, OwnTime()))
+        return runs
+
+    run_in_turn(start(_warm_up(machine), ["S4"]))
+    return vocabulary, start
+
+
+def _warm_up(machine: Machine) -> Workload:
+    """Makes oneDNN prepare its products for the numbers of rows that will come: prompts of many lengths, and
+    then fewer rows with each tick."""
+    prompts = [(i + 1) * machine.context // 64 for i in range(16)] + [1] * 24
+    turns = [Turn((1,) * prompt, i + 1) for i, prompt in enumerate(prompts)]
+    return Workload("warm-up", "", tuple(Conversation(0.0, (turn,)) for turn in turns))
+
+
+if __name__ == "__main__":
+    main()
