@@ -59,7 +59,7 @@ LAST_EVENTS_S = 2.0
 """How long the clients of answers that were cut at shutdown have to take the last events."""
 
 
-def build_app(settings: Settings, *, name: str, encode: Encoder, make_engine: MakeEngine) -> Starlette:
+def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine) -> Starlette:
     """The whole application over an engine. `app.state.service` is its service.
 
     The engine runs from the application's startup to its shutdown.
@@ -68,7 +68,7 @@ def build_app(settings: Settings, *, name: str, encode: Encoder, make_engine: Ma
     bridge = Bridge(metrics)
     engine = make_engine(bridge.publish)
     bridge.attach(engine)
-    service = Service(bridge, ServedModel(name, int(time.time()), encode))
+    service = Service(bridge, model)
     store = ConversationStore(STORED_RESPONSES, STORED_BYTES)
 
     @contextlib.asynccontextmanager
@@ -237,8 +237,14 @@ def _load_app(settings: Settings) -> Starlette:
         runner = ModelRunner(loaded.model, sizes.num_blocks, settings.device)
         return Engine(runner, loaded.tokenizer.vocabulary, sizes, publish)
 
-    name = settings.served_model_name or loaded.name
-    return build_app(settings, name=name, encode=_encoder(template), make_engine=make_engine)
+    model = ServedModel(
+        name=settings.served_model_name or loaded.name,
+        created=int(time.time()),
+        encode=_encoder(template),
+        encode_text=loaded.tokenizer.encode,
+        vocabulary=loaded.tokenizer.vocabulary,
+    )
+    return build_app(settings, model=model, make_engine=make_engine)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from app.bridge import Bridge
 from app.protocol.errors import ApiError, model_not_found, unavailable
 from app.store import Message
 from app.streams import Stream
+from engine.detokenizer import Vocabulary
 from engine.request import ContextLengthExceeded, EngineStopped
 from engine.sampling import SamplingParams
 
@@ -36,6 +37,9 @@ class ServedModel:
     created: int
     """Unix seconds."""
     encode: Encoder
+    encode_text: Callable[[str], list[int]]
+    """Plain text -> ids, without special tokens. Called from several threads."""
+    vocabulary: Vocabulary
 
 
 class Service:

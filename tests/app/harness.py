@@ -16,7 +16,7 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 
 from app.server import Server, build_app, listen
-from app.service import PromptRefused, Service
+from app.service import PromptRefused, ServedModel, Service
 from app.settings import Settings
 from app.store import Message
 from engine.blocks import BLOCK_SIZE
@@ -40,6 +40,12 @@ def fake_encode(messages: list[Message]) -> list[int]:
     if any("refuse me" in m["content"] for m in messages):
         raise PromptRefused("this template refuses to be polite")
     return list(fake_ids(fake_prompt(messages)))
+
+
+def fake_model() -> ServedModel:
+    return ServedModel(
+        MODEL, 1_700_000_000, fake_encode, lambda text: list(fake_ids(text)), fake_vocabulary()
+    )
 
 
 def expected(messages: list[Message], count: int) -> str:
@@ -120,7 +126,7 @@ class RunningServer:
             return self.engine
 
         self.settings = settings
-        self.app = build_app(settings, name=MODEL, encode=fake_encode, make_engine=make_engine)
+        self.app = build_app(settings, model=fake_model(), make_engine=make_engine)
         self.service: Service = self.app.state.service
         self.server = Server(self.app, settings, self._on_ready)
         self.port = 0

@@ -24,6 +24,7 @@ import torch
 from websockets.asyncio.client import connect
 
 from app.server import Server, build_app, listen
+from app.service import ServedModel
 from app.settings import Settings
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer
@@ -111,7 +112,9 @@ async def serving(**sizes: int) -> AsyncIterator[tuple[int, Engine, WatchedModel
         engines.append(Engine(runner, loaded.tokenizer.vocabulary, config, publish))
         return engines[0]
 
-    app = build_app(Settings(), name=loaded.name, encode=template.encode, make_engine=make_engine)
+    tokenizer = loaded.tokenizer
+    served = ServedModel(loaded.name, 0, template.encode, tokenizer.encode, tokenizer.vocabulary)
+    app = build_app(Settings(), model=served, make_engine=make_engine)
     with listen("127.0.0.1", 0) as listening:
         server = Server(app, Settings(), ports.append)
         task = asyncio.create_task(server._serve([listening]))

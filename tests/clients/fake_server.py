@@ -16,7 +16,7 @@ from app.settings import Settings
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.request import Event, FinishedEvent
-from tests.app.harness import MODEL, WatchedEngine, fake_encode
+from tests.app.harness import WatchedEngine, fake_model
 from tests.fakes import FakeRunner, fake_vocabulary
 
 TICK_S = 0.002
@@ -49,7 +49,7 @@ def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
 def main() -> None:
     configure("warning")
     settings = Settings(port=0, shutdown_timeout_s=0.3)
-    app = build_app(settings, name=MODEL, encode=fake_encode, make_engine=make_engine)
+    app = build_app(settings, model=fake_model(), make_engine=make_engine)
     with listen(settings.host, settings.port) as listening:
         Server(app, settings, lambda port: say(port=port)).run(sockets=[listening])
 
