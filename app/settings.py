@@ -57,6 +57,7 @@ def _expand_home(path: Path) -> Path:
         raise ValueError(str(error)) from error
 
 
+HomePath = Annotated[Path, AfterValidator(_expand_home)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Origin = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s,]+$")]
 Count = Annotated[int, Field(ge=1)]
@@ -95,7 +96,35 @@ class Settings(BaseModel):
     max_num_seqs: Count = Field(32, le=1024, description="Sequences that may run in one tick.")
     token_budget: Count = Field(512, description="Tokens that one tick may compute, over all sequences.")
     prefill_chunk: Count = Field(256, description="Tokens of one prompt that one tick may compute.")
-    cache_dir: Annotated[Path, AfterValidator(_expand_home)] = Field(
+    admission: Literal["paged", "reserve_max", "reserve_pow2", "static"] = Field(
+        "paged",
+        description="How KV memory is promised. `paged` takes it as it is filled; the others, to be compared "
+        "with, reserve it for whole sequences.",
+    )
+    chunked_prefill: bool = Field(
+        True, description="Whether prompts are computed in chunks beside those who are answered already."
+    )
+    prefix_cache: bool = Field(True, description="Whether computed prefixes are kept and shared.")
+    max_queue: Count = Field(1024, description="Answers that may wait for their turn.")
+    max_queue_per_session: Count = Field(256, description="Of these, one session's (API key or connection).")
+    turn_tokens: Count = Field(
+        512, description="Tokens' worth of requests that a session may enter per turn, when others wait too."
+    )
+    recorded_ticks: Count = Field(
+        1024, le=1_000_000, description="How many of the last ticks `/debug/trace` can show."
+    )
+    record: HomePath | None = Field(
+        None,
+        description="File to record the scheduler's run in, for `tickwire replay`. It holds no text.",
+        json_schema_extra={"allowed": "a path"},
+    )
+    chaos_preempt_every: int = Field(
+        0, ge=0, description="For tests: in every so many ticks a sequence is preempted. 0: never."
+    )
+    chaos_slow_tick_ms: float = Field(
+        0.0, ge=0, description="For tests: milliseconds that every tick is delayed by."
+    )
+    cache_dir: HomePath = Field(
         default_factory=default_cache_dir,
         description="Where models are kept. Not set: $XDG_CACHE_HOME/tickwire, or ~/.cache/tickwire.",
         json_schema_extra={"allowed": "a path"},
@@ -250,6 +279,8 @@ def allowed(name: str) -> str:
     if "allowed" in schema:
         return str(schema["allowed"])
     schema = next((each for each in schema.get("anyOf", []) if each["type"] != "null"), schema)
+    if schema["type"] == "boolean":
+        return "true or false"
     if "const" in schema or "enum" in schema:
         return " or ".join(schema.get("enum") or [schema["const"]])
     noun = {"integer": "an integer", "number": "a number", "string": "a text that is not empty"}[
@@ -286,6 +317,8 @@ def as_toml(loaded: Loaded) -> str:
 
 
 def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, (str, Path)):

@@ -1,4 +1,4 @@
-"""How much of the machine the engine gets: KV memory, context, threads.
+"""How much of the machine the engine gets: KV memory, context, threads; and what else it is told.
 
 Knows: the settings, the model's sizes, the machine's memory and cores. Does not know: how memory is
 handed out.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.settings import Settings, SettingsError
 from engine.blocks import BLOCK_SIZE, blocks_for
-from engine.config import EngineConfig
+from engine.config import Admission, Chaos, EngineConfig
 
 if TYPE_CHECKING:
     from engine.models.config import ModelConfig
@@ -74,6 +74,14 @@ def engine_sizes(settings: Settings, model: ModelConfig, available: int) -> Engi
             max_num_seqs=settings.max_num_seqs,
             token_budget=settings.token_budget,
             prefill_chunk=settings.prefill_chunk,
+            admission=Admission(settings.admission),
+            chunked_prefill=settings.chunked_prefill,
+            prefix_cache=settings.prefix_cache,
+            max_queue=settings.max_queue,
+            max_queue_per_session=settings.max_queue_per_session,
+            turn_tokens=settings.turn_tokens,
+            recorded_ticks=settings.recorded_ticks,
+            chaos=Chaos(settings.chaos_preempt_every, settings.chaos_slow_tick_ms),
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error

@@ -8,6 +8,7 @@ import pytest
 
 from app.settings import Settings, SettingsError
 from app.sizes import MEMORY_SHARE, available_memory, engine_sizes, physical_cores
+from engine.config import Admission, Chaos, EngineConfig
 from engine.models.config import ModelConfig
 
 MODEL = ModelConfig.from_hf(
@@ -67,6 +68,31 @@ def test_what_is_set_is_taken() -> None:
 def test_sizes_that_do_not_fit_together_are_refused_by_name(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         sizes(10**12, **settings)
+
+
+def test_policies_bounds_and_disturbances_reach_the_engine() -> None:
+    settings = Settings(
+        admission="reserve_pow2",
+        chunked_prefill=False,
+        prefix_cache=False,
+        max_queue=7,
+        max_queue_per_session=6,
+        turn_tokens=5,
+        recorded_ticks=4,
+        chaos_preempt_every=3,
+        chaos_slow_tick_ms=2.5,
+    )
+    config = engine_sizes(settings, MODEL, 10**12)
+    assert config.admission is Admission.RESERVE_POW2
+    assert (config.chunked_prefill, config.prefix_cache) == (False, False)
+    assert (config.max_queue, config.max_queue_per_session, config.turn_tokens) == (7, 6, 5)
+    assert config.recorded_ticks == 4
+    assert config.chaos == Chaos(preempt_every=3, slow_tick_ms=2.5)
+
+
+def test_what_is_not_set_is_the_engines_own_default() -> None:
+    config = engine_sizes(Settings(), MODEL, 10**12)
+    assert config == EngineConfig(config.num_blocks, config.max_model_len)
 
 
 def test_the_machine_is_looked_at() -> None:

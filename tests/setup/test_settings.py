@@ -90,6 +90,20 @@ def test_a_home_directory_is_expanded(tmp_path):
         ({}, {}, 'port = "80"', "port: got '80' (from {file}), allowed: an integer"),
         ({"port": "1"}, {}, "port = 1.5", "port: got 1.5 (from {file}), allowed: an integer"),
         ({"threads": "0"}, {}, "", "threads: got '0' (from --threads), allowed: an integer of at least 1"),
+        ({"prefix_cache": "maybe"}, {}, "", "got 'maybe' (from --prefix-cache), allowed: true or false"),
+        ({}, {}, "prefix_cache = 1", "prefix_cache: got 1 (from {file}), allowed: true or false"),
+        (
+            {},
+            {"TICKWIRE_ADMISSION": "greedy"},
+            "",
+            "allowed: paged or reserve_max or reserve_pow2 or static",
+        ),
+        (
+            {"record": "~nobody-here/x"},
+            {},
+            "",
+            "record: got '~nobody-here/x' (from --record), allowed: a path",
+        ),
         ({"send_timeout_s": "nan"}, {}, "", "got 'nan' (from --send-timeout-s), allowed: a number above 0"),
         ({}, {}, "send_timeout_s = inf", "got inf (from {file}), allowed: a number above 0"),
         (
@@ -149,6 +163,8 @@ anything = st.fixed_dictionaries(
         "served_model_name": texts,
         "threads": st.integers(1, 2**40),
         "cache_dir": texts.filter(lambda text: not text.startswith("~") and "\0" not in text).map(Path),
+        "prefix_cache": st.booleans(),
+        "record": st.none() | st.just(Path("/tmp/journal")),
         "allowed_origins": st.lists(
             st.sampled_from(["https://a.example", 'http://"b"', "http://c\x7f\\"])
         ).map(tuple),
@@ -178,6 +194,18 @@ def test_printed_settings_tell_the_sources(tmp_path):
     assert f"max_num_seqs = 4  # {file}" in lines
     assert "port = 8000  # default" in lines
     assert "# max_model_len is not set" in lines
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False), ("0", False), ("on", True)])
+def test_a_switch_is_set_by_a_word(tmp_path, text, value):
+    by_flag = load_settings({"prefix_cache": text}, {}, directory=tmp_path)
+    by_variable = load_settings({}, {"TICKWIRE_PREFIX_CACHE": text}, directory=tmp_path)
+    assert by_flag.settings.prefix_cache is by_variable.settings.prefix_cache is value
+
+
+def test_a_switch_in_a_file_is_a_boolean(tmp_path):
+    write(tmp_path, "prefix_cache = false")
+    assert load_settings({}, {}, directory=tmp_path).settings.prefix_cache is False
 
 
 def test_settings_cannot_be_changed():
