@@ -31,8 +31,8 @@ class Added:
     session: str
     priority: Priority
     source: int | None
-    hashes: tuple[bytes, ...]
-    """Of the prompt's full blocks."""
+    hashes: tuple[str, ...]
+    """Of the prompt's full blocks, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Row:
     """Tokens that were computed."""
     tokens: int
     """Tokens that came to it then: 0 or 1."""
-    hashes: tuple[bytes, ...]
+    hashes: tuple[str, ...]
     """Of the block that its new token filled."""
 
 
@@ -118,7 +118,7 @@ class RecordedScheduler(Scheduler):
                 session=self._digest(request.session),
                 priority=request.priority,
                 source=source,
-                hashes=tuple(sequence.block_hashes),
+                hashes=_hex(sequence.block_hashes),
             )
         )
 
@@ -159,7 +159,7 @@ class RecordedScheduler(Scheduler):
             self._numbers[sequence],
             advance.count,
             len(sequence.tokens) - advance.tokens_before,
-            tuple(sequence.block_hashes[advance.hashes_before :]),
+            _hex(sequence.block_hashes[advance.hashes_before :]),
         )
 
     def _digest(self, session: str) -> str:
@@ -204,7 +204,7 @@ class _Replay:
                     sequence = self.sequences[row.sequence]
                     self.scheduler.advance(sequence, row.count)
                     sequence.tokens += [0] * row.tokens
-                    sequence.block_hashes += row.hashes
+                    sequence.block_hashes += map(bytes.fromhex, row.hashes)
             case Finished(number, is_own_end, is_sound):
                 sequence = self.sequences[number]
                 self.scheduler.finish(sequence, is_own_end=is_own_end, is_sound=is_sound)
@@ -222,7 +222,7 @@ class _Replay:
         )
         source = None if entry.source is None else self.sequences[entry.source]
         sequence = Sequence(request, seed=0, max_output_tokens=entry.max_output, source=source)
-        sequence.block_hashes = list(entry.hashes)
+        sequence.block_hashes = list(map(bytes.fromhex, entry.hashes))
         self.numbers[sequence] = len(self.sequences)
         self.sequences.append(sequence)
         self.scheduler.add(sequence)
@@ -242,6 +242,10 @@ def replay(config: EngineConfig, entries: Iterable[Entry]) -> int:
         except (ValueError, KeyError, IndexError) as error:
             raise NotAJournal(f"entry {index + 1}, {entry}: {error!r}") from error
     return replayed.ticks
+
+
+def _hex(hashes: list[bytes]) -> tuple[str, ...]:
+    return tuple(each.hex() for each in hashes)
 
 
 def _planned(plan: Plan, numbers: dict[Sequence, int]) -> Planned:
