@@ -87,6 +87,14 @@ class WaitingQueue:
         known = (self._sessions.get((session, priority)) for priority in Priority)
         return sum(one.num_waiting for one in known if one is not None)
 
+    def of_sessions(self) -> dict[str, int]:
+        """A picture of the queue: how many wait of each session that has any. Looks at all sessions."""
+        counts: dict[str, int] = {}
+        for (session, _), account in self._sessions.items():
+            if account.num_waiting:
+                counts[session] = counts.get(session, 0) + account.num_waiting
+        return counts
+
     def tick(self) -> None:
         """One tick passed: whoever waits is older now."""
         self._now += 1

@@ -1,0 +1,97 @@
+"""A picture of the engine between two ticks, for people to look at.
+
+Knows: the scheduler's books. Does not know: who looks, how it is drawn. It holds no token and no text, and
+sessions only as short digests: they may be made of somebody's key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from engine.blocks import BLOCK_SIZE
+from engine.request import Sequence
+from engine.scheduler import Scheduler
+
+FREE, CACHED, EMPTY, PARTIAL, FULL, SHARED = ".", "c", "-", "+", "#", "s"
+
+LEGEND = {
+    FREE: "free",
+    CACHED: "idle, kept for its content",
+    EMPTY: "held, nothing in it yet",
+    PARTIAL: "held, partly filled",
+    FULL: "held, full",
+    SHARED: "held by several",
+}
+
+_SECRET = secrets.token_bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePicture:
+    id: str
+    row: int
+    prompt_tokens: int
+    output_tokens: int
+    computed_tokens: int
+    blocks: int
+    session: str
+    preemptions: int
+    is_padding: bool
+    """It has ended, and holds its memory until its static batch has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    blocks: str
+    """A character per block, see `LEGEND`."""
+    running: tuple[SequencePicture, ...]
+    """In the order of entry."""
+    waiting: tuple[tuple[str, int], ...]
+    """Sessions and how many of each wait, most first."""
+
+
+def take_snapshot(scheduler: Scheduler) -> Snapshot:
+    """To be called between two ticks. It takes time in the number of blocks, of running sequences and of
+    waiting sessions; what it gives can be used anywhere."""
+    holders = [*scheduler.running.values(), *scheduler.padding.values()]
+    waiting = [(digest(session), count) for session, count in scheduler.waiting.of_sessions().items()]
+    return Snapshot(
+        blocks=_block_map(scheduler.pool.usage(), holders),
+        running=tuple(_picture(each, each.id in scheduler.padding) for each in holders),
+        waiting=tuple(sorted(waiting, key=lambda each: -each[1])),
+    )
+
+
+def digest(session: str) -> str:
+    """The same for the same session as long as this process lives, and nothing else can be told from it."""
+    return hashlib.blake2b(session.encode(), digest_size=4, key=_SECRET).hexdigest()
+
+
+def _block_map(usage: list[int], holders: list[Sequence]) -> str:
+    """`usage`: as `BlockPool.usage` gives it."""
+    by_count = {-1: CACHED, 0: FREE, 1: EMPTY}
+    blocks = [by_count.get(count, SHARED) for count in usage]
+    for sequence in holders:
+        full, rest = divmod(sequence.num_computed, BLOCK_SIZE)
+        for block in sequence.blocks[:full]:
+            if blocks[block] == EMPTY:
+                blocks[block] = FULL
+        if rest:
+            blocks[sequence.blocks[full]] = PARTIAL
+    return "".join(blocks)
+
+
+def _picture(sequence: Sequence, is_padding: bool) -> SequencePicture:
+    return SequencePicture(
+        id=sequence.id,
+        row=sequence.row,
+        prompt_tokens=sequence.num_prompt_tokens,
+        output_tokens=sequence.num_output_tokens,
+        computed_tokens=sequence.num_computed,
+        blocks=len(sequence.blocks),
+        session=digest(sequence.request.session),
+        preemptions=sequence.num_preemptions,
+        is_padding=is_padding,
+    )
