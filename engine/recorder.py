@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from engine.ledger import MemoryTruth
+from engine.snapshot import short_id
 
 
 class Stages(NamedTuple):
@@ -63,6 +64,39 @@ class TickRecorder:
     def records(self) -> list[TickRecord]:
         """Oldest first. May be called from any thread: a deque is copied in one piece."""
         return list(self._ring.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What the ticks of the last seconds come to."""
+
+    ticks: int
+    sampled_per_s: float
+    computed_per_s: float
+    mean_rows: float
+    mean_ms: float
+    """Of a tick, all stages together."""
+    stages: Stages
+    """Means, in microseconds."""
+
+
+def recent(records: list[TickRecord], now: float, seconds: float) -> Recent:
+    """Of the ticks that began in the last `seconds` before `now` (`time.monotonic()`). If the ring is shorter
+    than that, the rates are those over the ring's time."""
+    last = [record for record in records if record.start >= now - seconds]
+    count = len(last)
+    if not count:
+        return Recent(0, 0.0, 0.0, 0.0, 0.0, Stages(0, 0, 0, 0, 0, 0))
+    span = max(now - last[0].start, 1e-6) if count == len(records) else seconds
+    stages = Stages(*(sum(times) / count for times in zip(*(r.stages for r in last), strict=True)))
+    return Recent(
+        ticks=count,
+        sampled_per_s=sum(r.sampled for r in last) / span,
+        computed_per_s=sum(r.tokens for r in last) / span,
+        mean_rows=sum(r.rows for r in last) / count,
+        mean_ms=sum(stages) / 1000,
+        stages=stages,
+    )
 
 
 PROCESS = 1
@@ -118,7 +152,7 @@ def _instants(record: TickRecord) -> Iterator[dict[str, Any]]:
         for each in ids:
             yield {
                 "ph": "i", "name": name, "cat": "engine", "pid": PROCESS, "tid": SEQUENCES, "ts": at,
-                "s": "t", "args": {"sequence": each},
+                "s": "t", "args": {"sequence": short_id(each)},
             }  # fmt: skip
 
 

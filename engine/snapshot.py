@@ -31,6 +31,7 @@ _SECRET = secrets.token_bytes(16)
 @dataclass(frozen=True, slots=True)
 class SequencePicture:
     id: str
+    """Its beginning, enough to tell it from others. With a whole one, anybody could take the answer up."""
     row: int
     prompt_tokens: int
     output_tokens: int
@@ -69,6 +70,12 @@ def digest(session: str) -> str:
     return hashlib.blake2b(session.encode(), digest_size=4, key=_SECRET).hexdigest()
 
 
+def short_id(sequence_id: str) -> str:
+    """The request's id cut short, and which of its answers this is, if it has several."""
+    request, hash_sign, choice = sequence_id.partition("#")
+    return request[:8] + hash_sign + choice
+
+
 def _block_map(usage: list[int], holders: list[Sequence]) -> str:
     """`usage`: as `BlockPool.usage` gives it."""
     by_count = {-1: CACHED, 0: FREE, 1: EMPTY}
@@ -85,7 +92,7 @@ def _block_map(usage: list[int], holders: list[Sequence]) -> str:
 
 def _picture(sequence: Sequence, is_padding: bool) -> SequencePicture:
     return SequencePicture(
-        id=sequence.id,
+        id=short_id(sequence.id),
         row=sequence.row,
         prompt_tokens=sequence.num_prompt_tokens,
         output_tokens=sequence.num_output_tokens,

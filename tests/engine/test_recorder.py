@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.ledger import MemoryTruth
-from engine.recorder import Stages, TickRecord, TickRecorder, chrome_trace
+from engine.recorder import Stages, TickRecord, TickRecorder, chrome_trace, recent
 
 PHASES = {"X": {"ts", "dur"}, "C": {"ts"}, "i": {"ts", "s"}, "M": set()}
 """What each kind of event must have beside a name, a process and arguments."""
@@ -57,6 +57,23 @@ def test_the_ring_keeps_the_last_ticks():
     assert [each.number for each in recorder.records()] == [2, 3, 4]
 
 
+def test_the_last_seconds_are_summed_up():
+    ticks = [record(number, start=100.0 + number, rows=number) for number in range(10)]
+    last = recent(ticks, now=110.0, seconds=4.0)
+    assert (last.ticks, last.sampled_per_s, last.computed_per_s) == (4, 2 * 4 / 4, 18 * 4 / 4)
+    assert (last.mean_rows, last.mean_ms, last.stages) == (7.5, 8.105, record(0).stages)
+
+
+def test_a_ring_that_is_shorter_than_that_gives_the_rates_of_its_own_time():
+    ticks = [record(number, start=100.0 + number) for number in range(10)]
+    assert recent(ticks, now=110.0, seconds=60.0).sampled_per_s == 2 * 10 / 10
+
+
+def test_an_idle_engine_has_no_rates():
+    assert recent([record(0)], now=500.0, seconds=5.0).sampled_per_s == 0
+    assert recent([], now=500.0, seconds=5.0).ticks == 0
+
+
 def test_a_trace_of_nothing_is_a_trace():
     assert {event["ph"] for event in events()} == {"M"}
 
@@ -96,6 +113,12 @@ def test_sequences_enter_leave_and_give_way_inside_the_tick():
         "a": "admitted", "b": "admitted", "c": "ended", "d": "preempted"
     }  # fmt: skip
     assert found["a"][1] < execute["ts"] < found["c"][1] <= tick["ts"] + tick["dur"]
+
+
+def test_ids_are_cut_short():
+    ids = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210#2")
+    read = events(record(0, admitted=ids))
+    assert [e["args"]["sequence"] for e in of(read, "i", "admitted")] == ["01234567", "fedcba98#2"]
 
 
 def test_counters_show_the_memory_the_batch_and_the_queue():

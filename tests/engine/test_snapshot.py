@@ -34,6 +34,14 @@ def test_blocks_show_how_full_they_are():
     assert (sequence.output_tokens, sequence.computed_tokens) == (1, 20)
 
 
+def test_ids_are_cut_short():
+    """A whole one would let anybody continue the conversation."""
+    engine, _, _ = make_engine()
+    engine.submit(make_request("0123456789abcdef0123456789abcdef", "x", max_tokens=20, n=2))
+    engine.tick()
+    assert {each.id for each in look(engine).running} == {"01234567", "01234567#1"}
+
+
 def test_reserved_blocks_are_held_empty():
     engine, _, _ = make_engine(num_blocks=6, max_model_len=80, admission=Admission.RESERVE_MAX)
     engine.submit(make_request("a", "x" * 20, max_tokens=20))
