@@ -199,15 +199,16 @@ class Sequence:
     num_computed: int = field(init=False, default=0)
     blocks: list[int] = field(init=False, default_factory=list)
     """The block table: logical block -> physical block."""
-    shares_tail: bool = field(init=False, default=False)
-    """Another sequence may hold the block that the next token goes to: it must be copied before it is
-    written."""
     block_hashes: list[bytes] = field(init=False, default_factory=list)
     """What each full block's content is known by, see `engine.prefix`."""
     num_registered: int = field(init=False, default=0)
-    """Leading blocks that the pool knows by their hash, or will not learn from this sequence."""
+    """Leading blocks that the pool knows by their hash."""
     num_cached_tokens: int = field(init=False, default=0)
     """Tokens that were already computed when it was first admitted."""
+    num_charged_tokens: int = field(init=False, default=0)
+    """What its session paid at its entry for an answer of the expected length."""
+    num_tokens_at_entry: int = field(init=False, default=0)
+    """How many it had when it last began to run."""
     row: int = field(init=False, default=-1)
     """Stable row in the batch's tables while RUNNING, else -1."""
     num_preemptions: int = field(init=False, default=0)

@@ -146,3 +146,11 @@ def run_until_idle(engine: Engine, most: int = 10_000) -> int:
         if not engine.tick():
             return ticks
     raise AssertionError(f"still busy after {most} ticks")
+
+
+def expect_short_answers(engine: Engine) -> None:
+    """Teaches the engine that answers have one token, so that it lets in more than will fit and has to
+    preempt."""
+    for i in range(200):
+        engine.submit(make_request(f"teacher{i}", "a", max_tokens=1))
+        engine.tick()

@@ -1,0 +1,132 @@
+"""When a sequence may enter, and how many blocks it holds from then on.
+
+Knows: blocks, how far sequences can grow and how far they are expected to. Does not know: the queue, whose
+turn it is, rows, budgets, tokens.
+
+PAGED takes blocks as they are needed, so it must not let in more than will fit: the running ones are still
+owed the rest of their prompts, and will grow. How much is expected from the lengths of past answers; how much
+of that is held free adapts (the idea of SGLang's new-token ratio): a little less with every tick that goes
+well, much more after a preemption. So memory is neither idle nor thrashed.
+
+The others reserve for each sequence's whole life and never preempt: Orca (Yu et al., OSDI 2022) and the
+baselines of PagedAttention (Kwon et al., SOSP 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.blocks import BLOCK_SIZE, BlockPool, blocks_for
+from engine.config import Admission, EngineConfig
+from engine.expectation import ExpectedLength
+from engine.request import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Computed blocks that a newcomer can share."""
+
+    blocks: list[int]
+    """Full ones, to be held together with others."""
+    num_tokens: int
+    """How many of its tokens are computed: never all, for at least one must be to sample the next."""
+    tail: int | None = None
+    """A block that holds those of them which do not fill one. The newcomer writes behind them in the tick of
+    its entry, so it gets a copy."""
+
+
+class AdmissionPolicy(Protocol):
+    admits_whole_batches: bool
+    """Nobody enters while anybody runs, and all memory comes back at once."""
+
+    def blocks_at_entry(self, newcomer: Sequence, first: int) -> int:
+        """How many blocks it holds when the tick of its entry computes its tokens up to `first`."""
+        ...
+
+    def has_room_for(
+        self, newcomer: Sequence, shared: Shared, running: Iterable[Sequence], pool: BlockPool
+    ) -> bool:
+        """Whether it may enter now. With nobody running the answer must be yes: the pool is idle then."""
+        ...
+
+    def tick(self, num_preempted: int) -> None:
+        """A tick was planned, in which so many had to give way for want of memory."""
+        ...
+
+
+def make_policy(config: EngineConfig, expected: ExpectedLength) -> AdmissionPolicy:
+    match config.admission:
+        case Admission.PAGED:
+            return _Paged(expected)
+        case Admission.RESERVE_MAX:
+            return _Reserve(config.max_model_len, to_power_of_two=False, whole_batches=False)
+        case Admission.RESERVE_POW2:
+            return _Reserve(config.max_model_len, to_power_of_two=True, whole_batches=False)
+        case Admission.STATIC:
+            return _Reserve(config.max_model_len, to_power_of_two=False, whole_batches=True)
+
+
+class _Paged:
+    admits_whole_batches = False
+
+    LEAST, MOST, START = 0.1, 1.0, 0.5
+    """Of the share of the expected growth that is held free."""
+    DECAY = 0.998
+    """Per tick without preemption: from the most to the least in about 1100 ticks."""
+    PENALTY = 0.2
+    """Per preempted sequence."""
+
+    def __init__(self, expected: ExpectedLength) -> None:
+        self._expected = expected
+        self._share = self.START
+
+    def blocks_at_entry(self, newcomer: Sequence, first: int) -> int:
+        return blocks_for(first)
+
+    def has_room_for(
+        self, newcomer: Sequence, shared: Shared, running: Iterable[Sequence], pool: BlockPool
+    ) -> bool:
+        owed, growth, count = 0, self._growth(newcomer), 0
+        for sequence in running:
+            # The rest of its prompt: half-computed prompts would otherwise push each other out.
+            owed += blocks_for(len(sequence.tokens)) - len(sequence.blocks)
+            growth += self._growth(sequence)
+            count += 1
+        # Whatever is expected, each may reach into its next block at any time.
+        reserve = max(count, int(self._share * growth) // BLOCK_SIZE)
+        needed = blocks_for(newcomer.num_tokens) - len(shared.blocks) + pool.num_idle(shared.blocks)
+        return not count or needed + owed + reserve <= pool.num_free
+
+    def tick(self, num_preempted: int) -> None:
+        if num_preempted:
+            self._share = min(self.MOST, self._share + self.PENALTY * num_preempted)
+        else:
+            self._share = max(self.LEAST, self._share * self.DECAY)
+
+    def _growth(self, sequence: Sequence) -> int:
+        made = sequence.num_output_tokens
+        return self._expected.remaining(made, sequence.max_output_tokens - made)
+
+
+class _Reserve:
+    def __init__(self, context: int, to_power_of_two: bool, whole_batches: bool) -> None:
+        self._context = context
+        self._to_power_of_two = to_power_of_two
+        self.admits_whole_batches = whole_batches
+
+    def blocks_at_entry(self, newcomer: Sequence, first: int) -> int:
+        if not self._to_power_of_two:
+            return blocks_for(self._context)
+        answer = 1 << (newcomer.max_output_tokens - 1).bit_length()
+        return blocks_for(min(newcomer.num_prompt_tokens + answer, self._context))
+
+    def has_room_for(
+        self, newcomer: Sequence, shared: Shared, running: Iterable[Sequence], pool: BlockPool
+    ) -> bool:
+        needed = self.blocks_at_entry(newcomer, newcomer.num_tokens)
+        return needed - len(shared.blocks) + pool.num_idle(shared.blocks) <= pool.num_free
+
+    def tick(self, num_preempted: int) -> None:
+        """Nobody ever has to give way."""
