@@ -14,6 +14,7 @@ import argparse
 import errno
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from app import __version__
@@ -59,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_pull(commands)
     _add_chat(commands)
+    _add_top(commands)
+    _add_replay(commands)
     return parser
 
 
@@ -128,6 +131,31 @@ def _add_chat(commands: Any) -> None:
     )
 
 
+def _add_top(commands: Any) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="watch a running server's engine in this terminal",
+        description="Watch a running server's engine: its memory block by block, the ticks, the queue. "
+        "q or Ctrl-C leaves.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=_top)
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
+    parser.add_argument("--once", action="store_true", help="print one picture, and leave")
+
+
+def _add_replay(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="plan a recorded run again, and compare",
+        description="Make the calls of a journal (tickwire serve --record FILE) to a new scheduler, without "
+        "a model, and compare its plans with those of the run.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=_replay)
+    parser.add_argument("file", metavar="FILE", type=Path, help="the journal")
+
+
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="settings file (TOML)")
 
@@ -190,6 +218,25 @@ def _chat(arguments: argparse.Namespace) -> int:
     return chat(
         Options(arguments.url, arguments.model, arguments.system, arguments.temperature), arguments.prompt
     )
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from app.top import top
+
+    return top(arguments.url, once=arguments.once)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from app.journal import Journal, JournalError
+    from engine.replay import NotAJournal, PlansDiffer, replay
+
+    try:
+        journal = Journal(arguments.file)
+        ticks = replay(journal.config, journal)
+    except (JournalError, NotAJournal, PlansDiffer) as error:
+        return _fail(str(error))
+    print(f"{ticks} ticks, the same plans")
+    return OK
 
 
 def _say(message: str) -> None:

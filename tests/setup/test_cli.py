@@ -66,7 +66,8 @@ def test_every_setting_has_a_flag_that_is_obeyed(capsys):
         "max_model_len": "3", "kv_cache_tokens": "32", "max_num_seqs": "4", "token_budget": "5",
         "prefill_chunk": "6", "admission": "static", "chunked_prefill": "false", "prefix_cache": "false",
         "max_queue": "9", "max_queue_per_session": "10", "turn_tokens": "11", "recorded_ticks": "12",
-        "record": "/r", "chaos_preempt_every": "13", "chaos_slow_tick_ms": "14.5", "cache_dir": "/c", "max_message_bytes": "2048", "log_level": "debug",
+        "record": "/r", "chaos_preempt_every": "13", "chaos_slow_tick_ms": "14.5", "cache_dir": "/c",
+        "max_message_bytes": "2048", "log_level": "debug",
         "allowed_origins": "https://a.example,https://b.example", "send_timeout_s": "7.5",
         "shutdown_timeout_s": "8",
     }  # fmt: skip
