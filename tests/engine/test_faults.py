@@ -136,7 +136,7 @@ def test_an_answer_that_cannot_be_written_ends_alone(monkeypatch: pytest.MonkeyP
     push = Answer.push
 
     def pick(self: Answer, token: int, count: int, logprob: object) -> object:
-        if count == 2 and self is engine._live["broken"].answer:
+        if count == 2 and self is engine._lives.live["broken"].answer:
             raise UnicodeError("no such character")
         return push(self, token, count, logprob)  # type: ignore[arg-type]
 
