@@ -54,6 +54,7 @@ class JournalWriter:
             self._write({type(entry).__name__.lower(): entry})
 
     def close(self) -> None:
+        self._left = 0
         try:
             self._file.close()
         except OSError as error:

@@ -18,6 +18,7 @@ from engine.request import FinishedEvent, FinishReason
 
 PREFIX = "tickwire:"
 
+QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
 INTER_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 REQUEST_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480, 960)
@@ -44,6 +45,12 @@ class Metrics:
             f"{PREFIX}e2e_request_latency_seconds",
             "From the arrival of the request to the end of its answer.",
             buckets=REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self._queue = Histogram(
+            f"{PREFIX}request_queue_time_seconds",
+            "From the arrival of the request to its entry, of those that entered.",
+            buckets=QUEUE_BUCKETS,
             registry=self.registry,
         )
         self._prompt_tokens = Counter(
@@ -80,6 +87,8 @@ class Metrics:
         self._prompt_tokens.inc(end.num_prompt_tokens)
         self._ended[end.reason].inc()
         self._request.observe(end.timings.finished - end.timings.arrival)
+        if end.timings.admitted is not None:
+            self._queue.observe(end.timings.admitted - end.timings.arrival)
 
     def exposition(self) -> bytes:
         """All metrics in the Prometheus text format."""
@@ -107,5 +116,53 @@ class _EngineCollector(Collector):
             ("kv_cache_usage_perc", "Share of the KV blocks in use, from 0 to 1.", used),
         ):
             yield GaugeMetricFamily(f"{PREFIX}{name}", text, value)
-        yield CounterMetricFamily(f"{PREFIX}num_preemptions", "Sequences preempted.", stats.num_preemptions)
-        yield CounterMetricFamily(f"{PREFIX}num_ticks", "Forward passes.", stats.num_ticks)
+        for name, text, value in (
+            ("num_preemptions", "Sequences preempted.", stats.num_preemptions),
+            ("num_ticks", "Forward passes.", stats.num_ticks),
+            ("num_restarts", "Faults of the device that the engine survived.", stats.num_restarts),
+            ("prefix_cache_queries", "Prompt tokens of all that entered.", stats.num_queried_tokens),
+            ("prefix_cache_hits", "Of these, tokens found computed.", stats.num_hit_tokens),
+        ):
+            yield CounterMetricFamily(f"{PREFIX}{name}", text, value)
+        yield from _memory(stats)
+        yield from _shadow(stats)
+
+
+def _memory(stats: EngineStats) -> Iterator[Metric]:
+    memory, sums = stats.memory, stats.memory_over_ticks
+    slots = GaugeMetricFamily(
+        f"{PREFIX}kv_slots",
+        "Token slots of KV memory by what they are good for; the kinds add up to all of it.",
+        labels=["kind"],
+    )
+    for kind in ("used", "reserved", "internal", "cached", "free"):
+        slots.add_metric([kind], getattr(memory, kind))
+    yield slots
+    # Of two scrapes a dashboard makes the utilisation of the time between them.
+    over_ticks = CounterMetricFamily(
+        f"{PREFIX}kv_slot_ticks", "Held token slots of KV memory, summed over ticks.", labels=["kind"]
+    )
+    for kind in ("used", "reserved", "internal"):
+        over_ticks.add_metric([kind], getattr(sums, kind))
+    yield over_ticks
+    yield GaugeMetricFamily(
+        f"{PREFIX}kv_utilisation",
+        "Of the held token slots, the share that held keys and values, over all ticks.",
+        sums.utilisation,
+    )
+
+
+def _shadow(stats: EngineStats) -> Iterator[Metric]:
+    """What other policies of admission would have taken on the same arrivals."""
+    for name, text, family in (
+        ("slots", "Token slots that the policy would hold.", GaugeMetricFamily),
+        ("running", "Sequences that it would run.", GaugeMetricFamily),
+        ("waiting", "Sequences that it would let wait.", GaugeMetricFamily),
+        ("utilisation", "Share of its held slots with keys and values, over all ticks.", GaugeMetricFamily),
+        ("ticks", "Ticks that it would have needed.", CounterMetricFamily),
+        ("missed", "Sequences left out of its simulation, for its queue was full.", CounterMetricFamily),
+    ):
+        metric = family(f"{PREFIX}kv_shadow_{name}", text, labels=["policy"])
+        for policy, arm in stats.shadow.items():
+            metric.add_metric([policy.value], getattr(arm, name))
+        yield metric

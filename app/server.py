@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -24,20 +25,24 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, WebSocketRoute
 
 from app.api.chat import ChatCompletions
+from app.api.debug import debug_routes
 from app.api.health import health_routes
 from app.api.http import RequestIds, on_fault, on_http_exception
 from app.api.models import model_routes
 from app.api.page import page_routes
 from app.api.responses_socket import ResponsesSocket
 from app.bridge import Bridge
+from app.journal import JournalWriter
 from app.logs import configure, get_logger
 from app.metrics import Metrics
 from app.service import Encoder, PromptRefused, ServedModel, Service
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from app.sizes import available_memory, engine_sizes, physical_cores
 from app.store import ConversationStore, Message
 from app.transport import HttpConnection, SocketConnection
+from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.replay import RecordedScheduler
 from engine.request import Event
 
 if TYPE_CHECKING:
@@ -87,6 +92,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
             WebSocketRoute("/v1/responses", ResponsesSocket(service, store, metrics, settings)),
             *model_routes(service),
             *health_routes(service, metrics),
+            *debug_routes(service),
             *page_routes(),
         ],
         middleware=[Middleware(RequestIds), *_cors(settings)],
@@ -191,9 +197,9 @@ def serve(settings: Settings) -> int:
         SettingsError: the settings ask for sizes that do not fit together.
     """
     configure(settings.log_level)
-    with listen(settings.host, settings.port) as listening:
+    with listen(settings.host, settings.port) as listening, contextlib.ExitStack() as resources:
         with _collector_at_rest():
-            app = _load_app(settings)
+            app = _load_app(settings, resources)
         server = Server(app, settings, lambda port: _announce(settings.host, port))
         server.run(sockets=[listening])
     return 0 if server.started else 1
@@ -216,7 +222,8 @@ def _announce(host: str, port: int) -> None:
     print(f"Tickwire is ready: http://{shown}:{port}/", flush=True)
 
 
-def _load_app(settings: Settings) -> Starlette:
+def _load_app(settings: Settings, resources: contextlib.ExitStack) -> Starlette:
+    """`resources` are closed when the engine has stopped."""
     # Here, and not at the top: torch alone takes two seconds to import, and an address in use, or a
     # mistake in the settings, should be told at once.
     import torch
@@ -231,11 +238,15 @@ def _load_app(settings: Settings) -> Starlette:
     if template is None:
         raise ModelError(f"the model {loaded.name} has no chat template, so it cannot be chatted with")
     sizes = engine_sizes(settings, loaded.config, available_memory())
+    journal = None if settings.record is None else _open_journal(settings.record, sizes)
+    if journal is not None:
+        resources.callback(journal.close)
     log.info("model_loaded", model=loaded.name, context=sizes.max_model_len, kv_blocks=sizes.num_blocks)
 
     def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
         runner = ModelRunner(loaded.model, sizes.num_blocks, settings.device)
-        return Engine(runner, loaded.tokenizer.vocabulary, sizes, publish)
+        scheduler = None if journal is None else RecordedScheduler(sizes, journal.add)
+        return Engine(runner, loaded.tokenizer.vocabulary, sizes, publish, scheduler=scheduler)
 
     model = ServedModel(
         name=settings.served_model_name or loaded.name,
@@ -245,6 +256,13 @@ def _load_app(settings: Settings) -> Starlette:
         vocabulary=loaded.tokenizer.vocabulary,
     )
     return build_app(settings, model=model, make_engine=make_engine)
+
+
+def _open_journal(path: Path, config: EngineConfig) -> JournalWriter:
+    try:
+        return JournalWriter(path, config)
+    except OSError as error:
+        raise SettingsError(f"record: cannot write {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

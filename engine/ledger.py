@@ -73,6 +73,11 @@ class MemoryOverTicks:
     internal: int
 
     @property
+    def external(self) -> int:
+        """Slots that were free and yet of no use. There are none: any free block will do for any table."""
+        return 0
+
+    @property
     def allocated(self) -> int:
         return self.used + self.reserved + self.internal
 

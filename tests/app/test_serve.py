@@ -12,6 +12,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from app.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,8 +27,13 @@ def serve(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_it_serves_the_default_model_until_it_is_told_to_stop(default_model_dir: Path) -> None:
-    process = serve("--port", "0", "--kv-cache-tokens", "4096", "--served-model-name", "mine")
+def test_it_serves_the_default_model_until_it_is_told_to_stop(
+    default_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "journal"
+    process = serve(
+        "--port", "0", "--kv-cache-tokens", "4096", "--served-model-name", "mine", "--record", str(journal)
+    )  # fmt: skip
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -50,6 +57,9 @@ def test_it_serves_the_default_model_until_it_is_told_to_stop(default_model_dir:
     assert events.count("response_finished") == 1
     assert "Paris" not in logs
     assert "capital" not in logs
+    assert "capital" not in journal.read_text()
+    assert main(["replay", str(journal)]) == 0
+    assert " ticks, the same plans" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -58,6 +68,7 @@ def test_it_serves_the_default_model_until_it_is_told_to_stop(default_model_dir:
         ("--port", "taken"),
         ("--max-model-len", "100000", "--port", "0"),
         ("--model", "/nowhere/at/all", "--port", "0"),
+        ("--record", "/nowhere/at/all", "--port", "0"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(arguments: tuple[str, ...], default_model_dir: Path) -> None:
