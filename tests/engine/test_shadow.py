@@ -12,10 +12,12 @@ from engine import shadow
 from engine.admission import make_policy
 from engine.blocks import BLOCK_SIZE
 from engine.config import Admission, EngineConfig
+from engine.engine import Engine
 from engine.expectation import ExpectedLength
 from engine.request import Request, Sequence
 from engine.sampling import SamplingParams
 from engine.shadow import ShadowArms, ShadowStats, reserved_blocks
+from tests.fakes import make_engine, make_request, run_until_idle
 
 ARMS = (Admission.STATIC, Admission.RESERVE_MAX, Admission.RESERVE_POW2)
 CONTEXT, NUM_BLOCKS, ROWS = 128, 20, 3
@@ -208,3 +210,19 @@ def test_the_reservations_are_those_of_the_engine(policy: Admission, prompt: int
     sequence = Sequence(request, seed=0, max_output_tokens=output)
     real = make_policy(config, ExpectedLength()).blocks_at_entry(sequence, prompt)
     assert reserved_blocks(policy, prompt, output, CONTEXT) == real
+
+
+@pytest.mark.parametrize("policy", ARMS)
+def test_what_the_shadow_says_is_what_the_engine_does_under_that_policy(policy: Admission) -> None:
+    def run(admission: Admission) -> Engine:
+        engine, _, _ = make_engine(
+            num_blocks=40, max_model_len=128, max_num_seqs=4, prefix_cache=False, admission=admission
+        )
+        for index, length in enumerate((3, 60, 17, 1, 40, 8, 25, 33, 2, 50)):
+            engine.submit(make_request(str(index), "x" * 20, max_tokens=length))
+        run_until_idle(engine)
+        return engine
+
+    real = run(policy).stats().memory_over_ticks
+    told = run(Admission.PAGED).stats().shadow[policy]
+    assert (told.ticks, told.used, told.allocated) == (real.ticks, real.used, real.allocated)
