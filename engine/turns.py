@@ -32,16 +32,12 @@ class Turns:
 
     def current(self) -> Session | None:
         """Whose turn it is."""
-        while self._numbers:
-            first = self._numbers[0]
-            if sessions := self._rounds[first]:
-                self._round = first
-                return next(iter(sessions.values()))
-            del self._rounds[heapq.heappop(self._numbers)]
-        return None
+        self._skip_empty_rounds()
+        return next(iter(self._rounds[self._round].values())) if self._numbers else None
 
     def update(self, session: Session) -> None:
         """Puts a session where it belongs, after its balance or its requests have changed."""
+        self._skip_empty_rounds()
         requests = session.requests
         is_ready = requests.num_ready > 0
         is_over = session.balance <= 0 or not (is_ready or requests.num_aside)
@@ -66,6 +62,13 @@ class Turns:
         session.owed = 0
         session.has_turn = True
         self._join(session, self._round + rounds)
+
+    def _skip_empty_rounds(self) -> None:
+        """Before anybody joins: else it would matter how often somebody has asked whose turn it is."""
+        while self._numbers and not self._rounds[self._numbers[0]]:
+            del self._rounds[heapq.heappop(self._numbers)]
+        if self._numbers:
+            self._round = self._numbers[0]
 
     def _join(self, session: Session, number: int) -> None:
         if number not in self._rounds:

@@ -29,9 +29,9 @@ W be what its session pays before it for later ones of its own, at most 16 of th
 the session meanwhile; let k other sessions of its class have something waiting when it comes. Then, as long
 as it is not set aside, it is selected within R = floor((d + W) / Q) + 1 rounds of the ring:
 
-- Each other session of its class has at most R turns before it, and pays less than R * Q + C in them. If R
-  is 1, these are the k sessions alone: whoever comes later comes after it. So a session that asks for one at
-  a time, and owes less than Q, waits for less than k * (Q + C) tokens of its class, however much others ask.
+- Each other session of its class has at most R turns before it, and pays less than Q + C in a turn. If R is
+  1, these are the k sessions alone: whoever comes later comes after it. So a session that asks for one at a
+  time, and owes less than Q, waits for less than k * (Q + C) tokens of its class, however much others ask.
 - If its class takes m before it, BATCH takes at most floor(m / 7) + 1 beside them if it is INTERACTIVE, and
   INTERACTIVE takes at most 7 * (m + 1) if it is BATCH.
 - Those that were put back go before it and pay nothing; each of them had been taken earlier.
