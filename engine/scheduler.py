@@ -137,7 +137,7 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.source = None
         if is_own_end:
-            self._expected.ended(sequence.num_output_tokens)
+            self.expect(sequence.num_output_tokens)
         if not was_running:
             self.waiting.remove(sequence)
             return
@@ -150,6 +150,10 @@ class Scheduler:
             self.ledger.ended_but_held(sequence)
         else:
             self._take_back(sequence)
+
+    def expect(self, output_tokens: int) -> None:
+        """Learns that there are answers of so many tokens."""
+        self._expected.ended(output_tokens)
 
     def forget_all(self) -> None:
         """KV memory was made anew: no content is worth keeping. Nobody must be running."""

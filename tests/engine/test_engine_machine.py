@@ -1,16 +1,27 @@
-"""Random life of the whole engine over the fake model: submits, aborts at any moment, forward passes in which
-somebody leaves, tiny pools. After every step the books agree, and every text is the text of the same
-request alone."""
+"""Random life of the whole engine over the fake model: requests of several answers and several sessions,
+forks, aborts at any moment, forced preemptions, faults of the device, rows without numbers, tiny pools, every
+admission policy. After every step the books agree, every text is the text of the same request alone, and
+nothing is left over at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.request import FinishReason, Status
+from engine.blocks import BLOCK_SIZE
+from engine.config import Admission, Chaos
+from engine.engine import MAX_RESTARTS
+from engine.request import FinishedEvent, FinishReason, Priority, Status, TokenEvent
 from engine.sampling import SamplingParams
 from tests.fakes import EOS, continuation, fake_vocabulary, make_engine, make_request
 
-TOKENS = [t for t in range(len(fake_vocabulary().token_bytes)) if t != EOS]
+VOCABULARY = fake_vocabulary()
+TOKENS = [t for t in range(len(VOCABULARY.token_bytes)) if t != EOS]
+SHARED = tuple(TOKENS[5:21]) * 3
+"""What many prompts begin with."""
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -19,37 +30,87 @@ class EngineMachine(RuleBasedStateMachine):
         rows=st.integers(1, 5),
         extra=st.integers(0, 40),
         chunk=st.integers(1, 40),
+        admission=st.sampled_from([*[Admission.PAGED] * 4, *Admission]),
+        chunked=st.sampled_from([True, True, True, False]),
+        cache=st.booleans(),
+        preempt_every=st.sampled_from([0, 0, 1, 2, 5]),
+        short=st.booleans(),
     )
-    def begin(self, num_blocks: int, rows: int, extra: int, chunk: int) -> None:
+    def begin(
+        self,
+        num_blocks: int,
+        rows: int,
+        extra: int,
+        chunk: int,
+        admission: Admission,
+        chunked: bool,
+        cache: bool,
+        preempt_every: int,
+        short: bool,
+    ) -> None:
+        context = num_blocks * BLOCK_SIZE // (1 if admission is Admission.PAGED else 2)
         self.engine, self.runner, self.recorder = make_engine(
             num_blocks=num_blocks,
+            max_model_len=context,
             max_num_seqs=rows,
             token_budget=rows + extra,
             prefill_chunk=chunk,
             never_ends=False,
+            admission=admission,
+            chunked_prefill=chunked,
+            prefix_cache=cache,
+            chaos=Chaos(preempt_every=preempt_every),
+            turn_tokens=64,
         )
-        self.prompts: dict[str, tuple[int, ...]] = {}
-        self.limits: dict[str, int] = {}
+        if short:
+            # It believes that answers are short, lets in too many, and has to preempt.
+            for _ in range(200):
+                self.engine.scheduler.expect(1)
+        self.requests: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
+        self.forks: dict[str, str] = {}
         self.aborted: set[str] = set()
-        self.last_progress: dict[str, int] = {}
+        self.excused: set[str] = set()
+        """Ended by a fault."""
+        self.num_steps = 0
 
-    @rule(length=st.integers(1, 60), wanted=st.integers(1, 60), filler=st.sampled_from(TOKENS))
-    def submit(self, length: int, wanted: int, filler: int) -> None:
-        name, context = f"r{len(self.prompts)}", self.engine.config.max_model_len
-        length = min(length, context - 1)
-        wanted = min(wanted, context - length)
-        prompt = tuple([filler] * (length - 1) + [TOKENS[len(self.prompts) % len(TOKENS)]])
-        self.prompts[name], self.limits[name] = prompt, wanted
-        self.engine.submit(make_request(name, prompt, SamplingParams(temperature=0, max_tokens=wanted)))
+    @rule(
+        shared=st.integers(0, len(SHARED)),
+        own=st.integers(1, 30),
+        wanted=st.integers(1, 60),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
+        session=st.sampled_from("abc"),
+        salt=st.sampled_from(["", "", "x"]),
+        priority=st.sampled_from([Priority.INTERACTIVE, Priority.BATCH]),
+    )
+    def submit(
+        self, shared: int, own: int, wanted: int, n: int, session: str, salt: str, priority: Priority
+    ) -> None:
+        name, context = f"r{len(self.requests)}", self.engine.config.max_model_len
+        prompt = (SHARED[:shared] + (TOKENS[len(self.requests) % len(TOKENS)],) * own)[: context - 1]
+        sampling = SamplingParams(temperature=0, max_tokens=min(wanted, context - len(prompt)), n=n)
+        self.requests[name] = prompt, sampling
+        request = make_request(name, prompt, sampling)
+        self.engine.submit(replace(request, session=session, cache_salt=salt, priority=priority))
+
+    @rule(data=st.data(), wanted=st.integers(1, 30))
+    def fork(self, data: st.DataObject, wanted: int) -> None:
+        """Continue one that may be running, waiting, preempted or long gone."""
+        if not self.requests:
+            return
+        parent = data.draw(st.sampled_from(sorted(self.requests)))
+        name = f"f{len(self.requests)}"
+        sampling = SamplingParams(temperature=0, max_tokens=wanted)
+        self.requests[name] = (), sampling
+        self.forks[name] = parent
+        self.engine.fork(parent, make_request(name, (), sampling))
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        if self.prompts:
-            self.abort_now(data.draw(st.sampled_from(sorted(self.prompts))))
+        if self.requests:
+            self.abort_now(data.draw(st.sampled_from(sorted(self.requests))))
 
     def abort_now(self, name: str) -> None:
-        if not self.recorder.has_finished(name):
-            self.aborted.add(name)
+        self.aborted.add(name)
         self.engine.abort(name)
 
     @rule()
@@ -64,34 +125,74 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def someone_leaves_during_the_forward_pass(self, data: st.DataObject) -> None:
-        running = sorted(self.engine.scheduler.running)
+        running = sorted({s.request.id for s in self.engine.scheduler.running.values()})
         if not running:
             return
         name = data.draw(st.sampled_from(running))
-        before = len(self.recorder.events(name))
         self.runner.during = lambda: self.abort_now(name)
+        before = self.engine.stats().num_ticks
         self.engine.tick()
         self.runner.during = lambda: None
-        assert len(self.recorder.events(name)) == before + 1
-        assert self.recorder.finished(name).reason is FinishReason.ABORT
+        if self.engine.stats().num_ticks > before:
+            assert all(live.sequence.request.id != name for live in self.engine._lives.live.values())
+
+    @rule()
+    def the_device_fails(self) -> None:
+        if self.engine.stats().num_restarts == MAX_RESTARTS:
+            return
+
+        def fault() -> None:
+            self.runner.during = lambda: None
+            self.excused |= set(self.engine.scheduler.running)
+            raise RuntimeError("the device is gone")
+
+        self.runner.during = fault
+        self.engine.tick()
+        self.runner.during = lambda: None
+
+    @rule(data=st.data())
+    def a_row_has_no_numbers(self, data: st.DataObject) -> None:
+        running = sorted(self.engine.scheduler.running)
+        if not running:
+            return
+        victim = self.engine.scheduler.running[data.draw(st.sampled_from(running))]
+        tokens = list(victim.tokens)
+        script, never_ends = self.runner.script, self.runner.never_ends
+
+        def broken(context: list[int]) -> int:
+            # Others that hold the very same tokens get the same.
+            if context == tokens:
+                self.excused |= {s.id for s in self.engine.scheduler.running.values() if s.tokens == tokens}
+                return -1
+            return continuation(tuple(context), 1, never_ends)[0]
+
+        self.runner.script = broken
+        self.engine.tick()
+        self.runner.script = script
 
     @invariant()
     def books_agree(self) -> None:
         if not hasattr(self, "engine"):
             return
-        scheduler = self.engine.scheduler
+        scheduler, config = self.engine.scheduler, self.engine.config
         scheduler.check()
-        assert len(scheduler.running) <= scheduler.limits.max_num_seqs
+        assert len(scheduler.running) + len(scheduler.padding) <= config.max_num_seqs
         for sequence in scheduler.running.values():
             assert sequence.status is Status.RUNNING
             assert sequence.num_computed < sequence.num_tokens
-            assert len(sequence.blocks) * 16 >= sequence.num_computed
-            assert (len(sequence.blocks) - 1) * 16 < max(sequence.num_computed, 1)  # strictly on demand
+            assert len(sequence.blocks) * BLOCK_SIZE >= sequence.num_computed
+            if config.admission is Admission.PAGED:  # strictly on demand
+                assert (len(sequence.blocks) - 1) * BLOCK_SIZE < max(sequence.num_computed, 1)
+        truth = self.engine.stats().memory
+        parts = (truth.used, truth.reserved, truth.internal, truth.cached, truth.free)
+        assert sum(parts) == truth.total
+        assert min(parts) >= 0
         if self.runner.batches:
             batch = self.runner.batches.pop()
             self.runner.batches.clear()
-            assert len(batch.token_ids) <= scheduler.limits.token_budget
-        if not scheduler.running and not scheduler.waiting:
+            if config.chunked_prefill:
+                assert len(batch.token_ids) <= config.token_budget + len(scheduler.padding)
+        if not self.engine._lives.live:
             assert scheduler.pool.num_free == scheduler.pool.num_blocks
 
     def teardown(self) -> None:
@@ -101,20 +202,51 @@ class EngineMachine(RuleBasedStateMachine):
             if not self.engine.tick():
                 break
             self.books_agree()
-        assert self.engine.scheduler.pool.num_free == self.engine.scheduler.pool.num_blocks
-        vocabulary = fake_vocabulary()
-        for name, prompt in self.prompts.items():
-            alone = continuation(prompt, self.limits[name], never_ends=False)
-            text = b"".join(vocabulary.token_bytes[t] for t in alone).decode()
-            end = self.recorder.finished(name)
-            if end.reason is FinishReason.ABORT:
-                assert name in self.aborted
-                assert text.startswith(self.recorder.text(name))
-            else:
-                assert self.recorder.text(name) == text
-                assert end.num_output_tokens == len(alone)
-                assert end.reason is (FinishReason.STOP if alone[-1] == EOS else FinishReason.LENGTH)
+        scheduler, stats = self.engine.scheduler, self.engine.stats()
+        assert not self.engine._lives.live
+        assert not self.engine._lives._by_request
+        assert not scheduler._computing
+        assert self.engine._places.num_taken == 0
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert scheduler.pool.num_free == scheduler.pool.num_blocks
+        assert stats.memory.used == stats.memory.reserved == stats.memory.internal == 0
+        for name, (prompt, sampling) in self.requests.items():
+            for choice in range(sampling.n):
+                self.check_answer(name, choice, prompt, sampling)
+
+    def check_answer(self, name: str, choice: int, prompt: tuple[int, ...], sampling: SamplingParams) -> None:
+        events = [e for e in self.recorder.events(name) if e.choice == choice]
+        *told, end = events
+        assert isinstance(end, FinishedEvent)
+        assert all(isinstance(e, TokenEvent) for e in told)
+        text = "".join(e.text for e in told if isinstance(e, TokenEvent))
+        if end.reason is FinishReason.ERROR:
+            has_fault = {name, f"{name}#{choice}"} & self.excused
+            assert has_fault or (name in self.forks and not told)
+            return
+        if name in self.forks:
+            prompt = self.prompt_of_fork(name, end.num_prompt_tokens)
+        alone = continuation(prompt, sampling.max_tokens or 0, never_ends=False)
+        expected = b"".join(VOCABULARY.token_bytes[t] for t in alone).decode()
+        if end.reason is FinishReason.ABORT:
+            assert name in self.aborted
+            assert expected.startswith(text)
+        else:
+            assert text == expected
+            assert end.num_output_tokens == len(alone)
+            assert end.reason is (FinishReason.STOP if alone[-1] == EOS else FinishReason.LENGTH)
+
+    def prompt_of_fork(self, name: str, length: int) -> tuple[int, ...]:
+        """The beginning of so many tokens of what the parent would have said, had it not ended."""
+        parent = self.forks[name]
+        prompt = self.requests[parent][0]
+        if parent in self.forks:
+            prompt = self.prompt_of_fork(parent, self.recorder_prompt_length(parent))
+        return (*prompt, *continuation(prompt, length, never_ends=False))[:length]
+
+    def recorder_prompt_length(self, name: str) -> int:
+        return next(e for e in self.recorder.events(name) if isinstance(e, FinishedEvent)).num_prompt_tokens
 
 
-EngineMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=100, deadline=None)
 TestEngineMachine = EngineMachine.TestCase
