@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.batch import BatchBuilder
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.models.config import ModelConfig
 from engine.models.llama import CausalLM
-from engine.request import FinishReason
+from engine.request import FinishReason, Request, Sequence
 from engine.runner import ModelRunner
 from engine.sampling import SamplingParams
+from engine.scheduler import Plan
 from kernels import for_device
-from tests.fakes import Recorder, fake_vocabulary, make_request, run_until_idle
+from tests.fakes import Recorder, fake_ids, fake_vocabulary, make_request, run_until_idle
 
 CONFIG = ModelConfig.from_hf(
     {
@@ -66,8 +68,13 @@ SAMPLINGS = [
     SamplingParams(temperature=0.7, top_p=0.9, seed=2, max_tokens=30),
     SamplingParams(temperature=1.5, top_k=5, seed=-3, max_tokens=35),
     SamplingParams(temperature=1.2, min_p=0.1, top_k=20, top_p=0.8, seed=4, max_tokens=20),
+    SamplingParams(frequency_penalty=0.5, presence_penalty=1, repetition_penalty=1.3, seed=5, max_tokens=40),
+    SamplingParams(
+        temperature=0.8, logit_bias=((3, 2.0),), bad_words=((3, 3), (4,)), min_tokens=9, seed=6, max_tokens=30
+    ),
+    SamplingParams(temperature=0, allowed_token_ids=tuple(range(1, 9)), frequency_penalty=0.2, max_tokens=30),
 ]
-REQUESTS = {f"r{i}": (f"prompt {i} " * (1 + i % 5), SAMPLINGS[i % 5]) for i in range(15)}
+REQUESTS = {f"r{i}": (f"prompt {i} " * (1 + i % 5), SAMPLINGS[i % 8]) for i in range(16)}
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +112,24 @@ def test_weights_that_give_no_numbers_end_the_request_with_an_error() -> None:
     broken = CausalLM(CONFIG, lambda name, shape: torch.full(shape, float("nan")), for_device(cpu), cpu)
     recorder, _ = run(broken, {"a": ("hello", SamplingParams(seed=1))})
     assert recorder.finished("a").reason is FinishReason.ERROR
+
+
+def test_blocks_are_copied_in_all_layers_in_order_before_anything_is_computed(model: CausalLM) -> None:
+    """The second sequence finds its prefix in a copy of a copy, and says what the first one says."""
+    runner = ModelRunner(model, 8)
+    tokens = fake_ids("a prompt of some length")
+    batches = BatchBuilder(2, 4, frozenset())
+
+    def step(row: int, blocks: list[int], num_computed: int, copies: list[tuple[int, int]]) -> int:
+        sequence = Sequence(Request(f"r{row}", tokens, SamplingParams(temperature=0), 0.0), 0, 1)
+        sequence.row, sequence.blocks, sequence.num_computed = row, blocks, num_computed
+        batches.enter(sequence)
+        plan = Plan(copies=copies)
+        plan.scheduled[sequence] = len(tokens) - num_computed
+        return int(runner.execute(batches.build(plan)).ids[0])
+
+    expected = step(0, [0, 1], 0, [])
+    assert step(1, [0, 7], len(tokens) - 1, [(1, 5), (5, 7), (0, 5)]) == expected
+    assert step(1, [5, 7], len(tokens) - 1, []) == expected
+    runner.reset()
+    assert step(1, [5, 7], len(tokens) - 1, []) != expected
