@@ -105,14 +105,15 @@ def _policies(snapshot: dict[str, Any]) -> list[str]:
         "running": stats["running"],
         "waiting": stats["waiting"],
         "ticks": sums["ticks"],
-        "utilisation": sums["utilisation"],
+        "used": sums["used"],
+        "allocated": sums["used"] + sums["reserved"] + sums["internal"],
     }
     arms = {f"this ({snapshot['config']['admission']})": real, **snapshot["shadow"]}
     lines = [f"{'the same requests under':<26}{'slots':>9}{'rows':>7}{'waiting':>9}{'ticks':>10}{'used':>9}"]
     for name, arm in arms.items():
         lines.append(
             f"{name:<26}{arm['slots']:>9}{arm['running']:>7}{arm['waiting']:>9}{arm['ticks']:>10}"
-            f"{arm['utilisation']:>9.1%}"
+            f"{_share(arm['used'], arm['allocated']):>9}"
         )
     return lines
 

@@ -17,12 +17,12 @@ from engine.scheduler import Scheduler
 FREE, CACHED, EMPTY, PARTIAL, FULL, SHARED = ".", "c", "-", "+", "#", "s"
 
 LEGEND = {
+    FULL: "full",
+    SHARED: "full and shared",
+    PARTIAL: "partly filled",
+    EMPTY: "held for later",
+    CACHED: "kept",
     FREE: "free",
-    CACHED: "idle, kept for its content",
-    EMPTY: "held, nothing in it yet",
-    PARTIAL: "held, partly filled",
-    FULL: "held, full",
-    SHARED: "held by several",
 }
 
 _SECRET = secrets.token_bytes(16)

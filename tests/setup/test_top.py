@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:
-    arm = {"slots": 192, "running": 3, "waiting": 17, "missed": 0, "ticks": 400, "utilisation": 0.25}
+    arm = {"slots": 192, "running": 3, "waiting": 17, "missed": 0, "ticks": 400, "used": 1, "allocated": 4}
     running = [
         {
             "id": f"0000000{row}", "row": row, "prompt_tokens": 20 + row, "output_tokens": 5,
@@ -42,7 +42,7 @@ def snapshot(**changes: Any) -> dict[str, Any]:
         "recent": {"sampled_per_s": 123.4, "computed_per_s": 200.0, "mean_ms": 8.1},
         "memory": {"total": 400, "used": 200, "reserved": 40, "internal": 20, "cached": 40, "free": 100},
         "memory_over_ticks": {
-            "ticks": 100, "used": 960, "reserved": 30, "internal": 10, "external": 0, "utilisation": 0.96,
+            "ticks": 100, "used": 960, "reserved": 30, "internal": 10, "external": 0,
         },
         "shadow": {"static": arm, "reserve_max": arm, "reserve_pow2": arm},
         "blocks": {"map": "#" * 13 + "+" * 2 + "c" * 3 + "." * 7, "legend": {"#": "full", ".": "free"}},
@@ -91,6 +91,11 @@ def test_what_the_others_would_have_taken_stands_beside_what_runs() -> None:
     assert line_with("this (paged)", lines).split()[2:] == ["260", "3", "12", "100", "96.0%"]
     for policy in ("static", "reserve_max", "reserve_pow2"):
         assert line_with(policy, lines).split() == [policy, "192", "3", "17", "400", "25.0%"]
+
+
+def test_a_policy_that_has_brought_nothing_to_an_end_has_no_share() -> None:
+    arms = {"static": snapshot()["shadow"]["static"] | {"used": 0, "allocated": 0}}
+    assert line_with("static", picture(snapshot(shadow=arms), 120, 40)).split()[-1] == "-"
 
 
 def test_each_block_is_a_character() -> None:
