@@ -23,7 +23,10 @@ NETWORK = {
 }  # fmt: skip
 TENSORS = {"torch", "numba", "triton", "transformers", "safetensors", "kernels"}
 
-PURE = [f"engine/{name}.py" for name in ("request", "blocks", "scheduler", "batch", "detokenizer")]
+PURE = [
+    f"engine/{name}.py"
+    for name in ("request", "sampling", "blocks", "scheduler", "batch", "edits", "detokenizer")
+]
 PROTOCOL = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "app/protocol").glob("*.py"))
 FORBIDDEN = {
     **dict.fromkeys(PURE, NETWORK | TENSORS),

@@ -47,8 +47,13 @@ class FailsOnce(FakeRunner):
 def recorded_run(config: EngineConfig, seed: int = 0, ticks: int = 150) -> list[Entry]:
     """Sessions of both classes that ask, share prefixes, fork, leave, and live through a fault."""
     entries: list[Entry] = []
-    engine = Engine(FailsOnce(config.num_blocks, at=ticks // 2), fake_vocabulary(), config, Recorder())
-    engine.scheduler = RecordedScheduler(config, entries.append)
+    engine = Engine(
+        FailsOnce(config.num_blocks, at=ticks // 2),
+        fake_vocabulary(),
+        config,
+        Recorder(),
+        scheduler=RecordedScheduler(config, entries.append),
+    )
     dice = random.Random(seed)
     asked: list[str] = []
     for tick in range(ticks):
