@@ -25,8 +25,12 @@ TENSORS = {"torch", "numba", "triton", "transformers", "safetensors", "kernels"}
 
 PURE = [
     f"engine/{name}.py"
-    for name in ("request", "sampling", "blocks", "scheduler", "batch", "edits", "detokenizer")
-]
+    for name in (
+        "admission", "answer", "batch", "blocks", "config", "detokenizer", "edits", "expectation", "ledger",
+        "prefix", "recorder", "replay", "request", "sampling", "scheduler", "shadow", "snapshot", "turns",
+        "waiting",
+    )
+]  # fmt: skip
 PROTOCOL = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "app/protocol").glob("*.py"))
 FORBIDDEN = {
     **dict.fromkeys(PURE, NETWORK | TENSORS),
