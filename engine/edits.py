@@ -97,11 +97,13 @@ class RowEdits:
         )
 
     def _banned_ids(self, sequence: Sequence) -> Int32:
-        banned = self._always_banned
+        banned = [self._always_banned]
         if sequence.num_output_tokens < sequence.request.sampling.min_tokens:
-            banned = np.concatenate([banned, self._end_ids])
-        words = self._words_after.get(sequence.tokens[-1], ())
-        return np.concatenate([banned, *(last for before, last in words if _ends_with(sequence, before))])
+            banned.append(self._end_ids)
+        for before, last in self._words_after.get(sequence.tokens[-1], ()):
+            if _ends_with(sequence, before):
+                banned.append(last)
+        return np.concatenate(banned) if len(banned) > 1 else banned[0]
 
 
 def edits_of(sequence: Sequence, eos_ids: frozenset[int]) -> RowEdits | None:
