@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.blocks import BLOCK_SIZE, blocks_for
-from engine.ledger import MemoryLedger, MemoryTruth
+from engine.config import Admission
+from engine.ledger import MemoryLedger, MemoryTruth, PoolCounts
 from engine.request import Request, Sequence
 from engine.sampling import SamplingParams
+from tests.fakes import make_engine, make_request
 
 NUM_BLOCKS = 16
 
@@ -59,6 +64,32 @@ def sequence(name: str, prompt: int, max_output: int) -> Sequence:
     return Sequence(request, seed=0, max_output_tokens=max_output)
 
 
+def reach(each: Sequence, has_ended: bool) -> int:
+    """How many of its tokens can ever be computed: the last one of an answer never is."""
+    return each.num_computed if has_ended else each.num_prompt_tokens + each.max_output_tokens - 1
+
+
+def recount(holders: Collection[Sequence], ended: Collection[Sequence], pool: PoolCounts) -> MemoryTruth:
+    """Slot by slot: whoever fills it makes it used; else whoever can still fill it makes it reserved."""
+    used: set[int] = set()
+    reserved: set[int] = set()
+    held: set[int] = set()
+    for each in holders:
+        slots = [b * BLOCK_SIZE + i for b in each.blocks for i in range(BLOCK_SIZE)]
+        held |= set(slots)
+        used |= set(slots[: each.num_computed])
+        reserved |= set(slots[each.num_computed : reach(each, each in ended)])
+    total, cached = pool.num_blocks * BLOCK_SIZE, pool.num_cached * BLOCK_SIZE
+    return MemoryTruth(
+        total=total,
+        used=len(used),
+        reserved=len(reserved - used),
+        internal=len(held - used - reserved),
+        cached=cached,
+        free=total - len(held) - cached,
+    )
+
+
 class Memory:
     """A pool and its ledger, and the moves of a scheduler over both."""
 
@@ -96,27 +127,10 @@ class Memory:
         self.ended.add(each)
 
     def reach(self, each: Sequence) -> int:
-        if each in self.ended:
-            return each.num_computed
-        return each.num_prompt_tokens + each.max_output_tokens - 1
+        return reach(each, each in self.ended)
 
     def recount(self) -> MemoryTruth:
-        """Slot by slot: whoever fills it makes it used; else whoever can still fill it makes it reserved."""
-        used, reserved, held = set(), set(), set()
-        for each in self.running:
-            slots = [b * BLOCK_SIZE + i for b in each.blocks for i in range(BLOCK_SIZE)]
-            held |= set(slots)
-            used |= set(slots[: each.num_computed])
-            reserved |= set(slots[each.num_computed : self.reach(each)])
-        total, cached = NUM_BLOCKS * BLOCK_SIZE, self.pool.num_cached * BLOCK_SIZE
-        return MemoryTruth(
-            total=total,
-            used=len(used),
-            reserved=len(reserved - used),
-            internal=len(held - used - reserved),
-            cached=cached,
-            free=total - len(held) - cached,
-        )
+        return recount(self.running, self.ended, self.pool)
 
     def truth(self) -> MemoryTruth:
         return self.ledger.truth(self.pool)
@@ -177,6 +191,31 @@ def test_a_preempted_sequence_starts_from_nothing():
     memory.release(each)
     memory.admit(each, 2)
     assert memory.truth() == MemoryTruth(256, used=0, reserved=32, internal=0, cached=0, free=224)
+
+
+@pytest.mark.parametrize("admission", Admission)
+def test_the_engine_tells_its_ledger_everything(admission: Admission) -> None:
+    engine, _, _ = make_engine(
+        num_blocks=30, max_model_len=160, max_num_seqs=5, token_budget=48, prefill_chunk=32,
+        never_ends=False, admission=admission,
+    )  # fmt: skip
+    dice = random.Random(admission.value)
+    scheduler, asked, most_shared = engine.scheduler, 0, 0
+    for _ in range(300):
+        if dice.random() < 0.3:
+            prompt = "the same beginning of them all"[: dice.choice((0, 20, 30))] + "x" * dice.randint(1, 50)
+            request = make_request(str(asked), prompt, max_tokens=dice.randint(1, 60), n=dice.choice((1, 3)))
+            engine.submit(request)
+            asked += 1
+        if asked and dice.random() < 0.1:
+            engine.abort(str(dice.randrange(asked)))
+        engine.tick()
+        holders = [*scheduler.running.values(), *scheduler.padding.values()]
+        truth = recount(holders, scheduler.padding.values(), scheduler.pool)
+        assert engine.stats().memory == truth
+        most_shared = max(most_shared, scheduler.pool.num_shared)
+    assert most_shared > 0
+    assert engine.stats().memory_over_ticks.ticks > 200
 
 
 class LedgerMachine(RuleBasedStateMachine):
