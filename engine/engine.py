@@ -198,8 +198,8 @@ class Engine:
             self._wake.notify()
 
     def inspect(self, look: Callable[[Scheduler], Found]) -> Future[Found]:
-        """What `look` finds, called by the engine's thread between two ticks, when all books agree. It must
-        be quick and must not change anything."""
+        """What `look` finds, called by the engine's thread at a moment when all books agree. It must be quick
+        and must not change anything."""
         future: Future[Found] = Future()
 
         def run() -> None:

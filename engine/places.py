@@ -75,8 +75,9 @@ class QueuePlaces:
             self._freed.append(now)
 
     def _wait_for(self, count: int, now: float) -> float:
-        """Seconds in which `count` places will be freed, at the rate of the recent past. A pause that goes on
-        makes the rate lower."""
-        if not self._freed or now <= self._freed[0]:
+        """Seconds in which `count` places will be freed, at the rate of the recent past. While nothing is
+        freed for longer than usual, the rate gets lower."""
+        if len(self._freed) < 2:
             return _UNKNOWN_RATE_S
-        return min(count * (now - self._freed[0]) / len(self._freed), _LONGEST_WAIT_S)
+        usual = (self._freed[-1] - self._freed[0]) / (len(self._freed) - 1)
+        return min(count * max(usual, now - self._freed[-1]), _LONGEST_WAIT_S)

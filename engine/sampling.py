@@ -47,7 +47,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     """-2..2. Subtracted once for each time that the answer holds the token."""
     repetition_penalty: float = 1.0
-    """(0, 2]. Above 1 makes tokens of prompt and answer less likely."""
+    """0.01..2. Above 1 makes tokens of prompt and answer less likely."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token id, -100..100), each id at most once."""
     allowed_token_ids: tuple[int, ...] | None = None
@@ -81,12 +81,7 @@ class SamplingParams:
         _check_range("min_p", self.min_p, 0, 1)
         _check_range("presence_penalty", self.presence_penalty, -2, 2)
         _check_range("frequency_penalty", self.frequency_penalty, -2, 2)
-        _check(
-            "repetition_penalty",
-            self.repetition_penalty,
-            0 < self.repetition_penalty <= 2,
-            "a number above 0 and at most 2",
-        )
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 2)
         biased = [token for token, _ in self.logit_bias]
         _check("logit_bias", self.logit_bias, all(t >= 0 for t in biased), ids)
         _check("logit_bias", self.logit_bias, len(set(biased)) == len(biased), "each token id at most once")
@@ -120,15 +115,6 @@ class SamplingParams:
     @property
     def has_penalties(self) -> bool:
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
-
-    @property
-    def named_ids(self) -> tuple[int, ...]:
-        """All token ids that appear in the parameters, for checking them against a vocabulary."""
-        return (
-            *(token for token, _ in self.logit_bias),
-            *(self.allowed_token_ids or ()),
-            *(token for word in self.bad_words for token in word),
-        )
 
 
 def _check(field_name: str, got: object, ok: bool, allowed: str) -> None:

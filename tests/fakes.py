@@ -6,9 +6,10 @@ table*: a wrong block, a stale slot, a mixed-up row or a missing token changes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.batch import Batch, StepOutput
 from engine.blocks import BLOCK_SIZE
@@ -17,6 +18,7 @@ from engine.detokenizer import Vocabulary
 from engine.engine import Engine
 from engine.request import Event, FinishedEvent, Request, TokenEvent
 from engine.sampling import SamplingParams
+from tests import oracle
 
 EOS = 0
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,.:;"
@@ -39,6 +41,12 @@ def next_token(context: list[int], never_ends: bool = True) -> int:
         state = ((state ^ token) * 0x01000193) & 0xFFFFFFFF
     low = 1 if never_ends else 0
     return low + (state >> 7) % (len(ALPHABET) + 1 - low)
+
+
+def logits_after(context: Sequence[int]) -> NDArray[np.float32]:
+    """[V] what the sampling fake model finds after `context`."""
+    dice = np.random.default_rng(np.array(context, dtype=np.uint32))
+    return dice.normal(scale=2.0, size=len(ALPHABET) + 1).astype(np.float32)
 
 
 def continuation(prompt: tuple[int, ...], count: int, never_ends: bool = True) -> list[int]:
@@ -74,26 +82,36 @@ class FakeRunner:
         self.positions[batch.slots] = batch.positions
         self.during()
         ends = batch.query_start[1:].tolist()
-        ids = [self._sample(batch, ends.index(last + 1)) for last in batch.sampled.tolist()]
-        return StepOutput(np.array(ids, dtype=np.int64), None)
+        return self._choose([self._context(batch, ends.index(t + 1)) for t in batch.sampled.tolist()], batch)
 
     def reset(self) -> None:
         self.slots[:] = POISON
         self.positions[:] = POISON
 
-    def _sample(self, batch: Batch, sequence: int) -> int:
-        length = int(batch.context_lens[sequence])
-        places = np.arange(length)
+    def _choose(self, contexts: list[list[int]], batch: Batch) -> StepOutput:
+        choose = self.script or (lambda context: next_token(context, self.never_ends))
+        return StepOutput(np.array([choose(context) for context in contexts], dtype=np.int64), None)
+
+    def _context(self, batch: Batch, sequence: int) -> list[int]:
+        """A sequence's tokens, as they stand in KV memory."""
+        places = np.arange(int(batch.context_lens[sequence]))
         slots = (
             batch.block_tables[sequence, places // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE
             + places % BLOCK_SIZE
         )
         if (self.positions[slots] != places).any():
             raise RuntimeError("KV memory read through the block table is not this sequence's")
-        context = self.slots[slots].tolist()
-        if self.script is not None:
-            return self.script(context)
-        return next_token(context, self.never_ends)
+        context: list[int] = self.slots[slots].tolist()
+        return context
+
+
+class SamplingRunner(FakeRunner):
+    """Its logits are a pure function of the context; by the oracle, it samples from them as a batch says."""
+
+    def _choose(self, contexts: list[list[int]], batch: Batch) -> StepOutput:
+        if not contexts:
+            return StepOutput(np.empty(0, dtype=np.int64), None)
+        return oracle.sample_batch(np.stack([logits_after(context) for context in contexts]), batch)
 
 
 class Recorder:
