@@ -43,18 +43,19 @@ from engine.config import Admission, EngineConfig
 
 @dataclass(frozen=True, slots=True)
 class Arm:
+    title: str
     admission: Admission
     chunked_prefill: bool = False
     prefix_cache: bool = False
 
 
 ARMS = {
-    "S0": Arm(Admission.STATIC),
-    "S1": Arm(Admission.RESERVE_MAX),
-    "S2": Arm(Admission.RESERVE_POW2),
-    "S3": Arm(Admission.PAGED),
-    "S4": Arm(Admission.PAGED, chunked_prefill=True),
-    "S5": Arm(Admission.PAGED, chunked_prefill=True, prefix_cache=True),
+    "S0": Arm("static", Admission.STATIC),
+    "S1": Arm("reserve_max", Admission.RESERVE_MAX),
+    "S2": Arm("reserve_pow2", Admission.RESERVE_POW2),
+    "S3": Arm("paged", Admission.PAGED),
+    "S4": Arm("+ chunks", Admission.PAGED, chunked_prefill=True),
+    "S5": Arm("+ prefixes", Admission.PAGED, chunked_prefill=True, prefix_cache=True),
 }
 
 
@@ -108,7 +109,7 @@ QUICK_LOADS = {name: Load(16, math.inf) for name in WORKLOADS}
 QUICK = Machine("the default model, a smoke run", "s", 4, 64, 512, 64, QUICK_LOADS, context=256)
 SIMULATED_LOADS = {name: Load(1500, math.inf) for name in WORKLOADS} | {"e": Load(19, math.inf)}
 SIMULATED = {
-    name: Machine(f"simulated, {name}-like cost", "units", 16, 256, 2048, 512, SIMULATED_LOADS)
+    name: Machine(f"simulated, {name}-like cost", "unit", 16, 256, 2048, 512, SIMULATED_LOADS)
     for name in ("gpu", "cpu")
 }
 SIMULATED_VOCABULARY = 32_000
@@ -139,7 +140,8 @@ def main() -> None:
         content = {"machine": asdict(machine), "figures": [asdict(f) for f in results], "aims": verdicts}
         arguments.json.write_text(json.dumps(content, indent=2))
     if arguments.svg:
-        arguments.svg.write_text(chart(results, machine.name, machine.unit))
+        titles = {name: arm.title for name, arm in ARMS.items()}
+        arguments.svg.write_text(chart(results, titles, machine.name, machine.unit))
 
 
 def _arguments() -> argparse.Namespace:

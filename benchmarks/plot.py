@@ -18,7 +18,7 @@ COLOURS = ("#8c8c8c", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00")
 _STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #24292f; }
   .title { font-size: 14px; font-weight: 600; }
-  .small { font-size: 10px; }
+  .small { font-size: 9px; }
   line { stroke: #d0d7de; }
   .axis { stroke: #57606a; }
   @media (prefers-color-scheme: dark) {
@@ -48,7 +48,8 @@ class Panel:
     """None: there is nothing to show."""
     stacked: bool = False
     """The series lie on top of each other instead of side by side."""
-    value_format: str = ".1f"
+    value_format: str = ".3g"
+    colours: Sequence[str] = COLOURS
 
     def __post_init__(self) -> None:
         for name, values in self.series.items():
@@ -91,8 +92,9 @@ def _panel(panel: Panel, top: int, width: int) -> str:
     step = inner / max(1, len(panel.groups))
     for index, group in enumerate(panel.groups):
         left = _LEFT + index * step
-        parts.append(_text(left + step / 2, _TOP + _PLOT_HEIGHT + 18, group, "", "middle"))
-        parts += _bars(panel, index, left + 0.1 * step, 0.8 * step, scale)
+        kind = "" if step > 60 else "small"
+        parts.append(_text(left + step / 2, _TOP + _PLOT_HEIGHT + 18, group, kind, "middle"))
+        parts += _bars(panel, index, left + 0.05 * step, 0.9 * step, scale)
     parts.append("</g>")
     return "\n".join(parts)
 
@@ -109,7 +111,7 @@ def _bars(panel: Panel, group: int, left: float, width: float, scale: float) -> 
         shown = format(value, panel.value_format)
         parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, each - 1.5):.1f}" height="{value * scale:.1f}"'
-            f' fill="{COLOURS[index % len(COLOURS)]}"><title>'
+            f' fill="{panel.colours[index % len(panel.colours)]}"><title>'
             f"{escape(f'{panel.groups[group]}, {name}: {shown}')}</title></rect>"
         )
         if panel.stacked:
@@ -122,7 +124,7 @@ def _bars(panel: Panel, group: int, left: float, width: float, scale: float) -> 
 def _legend(panel: Panel) -> list[str]:
     parts, x = [], float(_LEFT)
     for index, name in enumerate(panel.series):
-        colour = COLOURS[index % len(COLOURS)]
+        colour = panel.colours[index % len(panel.colours)]
         parts.append(f'<rect x="{x:.0f}" y="30" width="10" height="10" fill="{colour}"/>')
         parts.append(_text(x + 14, 39, name))
         x += 14 + 6.8 * len(name) + 16

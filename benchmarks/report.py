@@ -5,10 +5,10 @@ Knows: figures and how they are read. Does not know: how they came about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.measure import Figures
-from benchmarks.plot import Panel, svg
+from benchmarks.plot import COLOURS, Panel, svg
 
 BASE = "S0"
 PAGED = "S3"
@@ -43,7 +43,7 @@ def table(results: Sequence[Figures], unit: str) -> str:
     lines = [
         f"T, and all times, in {unit}; gap: between two tokens; rows: per tick, useful: tokens per tick;",
         "used + reserved + lost: of the allocated KV slots; again: tokens computed twice, or as padding",
-        "arm  speed " + " ".join(f"{name:>{widths[name]}}" for name in _COLUMNS),
+        "arm   speed " + " ".join(f"{name:>{widths[name]}}" for name in _COLUMNS),
     ]
     base = next((f for f in results if f.arm == BASE), None)
     for figure in results:
@@ -73,41 +73,54 @@ def aims(results: Sequence[Figures]) -> list[str]:
     return lines
 
 
-def chart(results: Sequence[Figures], machine: str, unit: str) -> str:
-    """Speed, normalized latency and where KV memory went, for each arm and workload, as SVG."""
+def chart(results: Sequence[Figures], arms: Mapping[str, str], machine: str, unit: str) -> str:
+    """Speed, normalized latency and where KV memory went, for each workload and arm, as SVG.
+
+    Args:
+        arms: what to call each arm.
+    """
     workloads = list(dict.fromkeys(f.workload for f in results))
-    arms = list(dict.fromkeys(f.arm for f in results))
+    present = list(dict.fromkeys(f.arm for f in results))
     by_key = {(f.workload, f.arm): f for f in results}
 
     def by_arm(value: Callable[[Figures], float]) -> dict[str, list[float | None]]:
-        found = {arm: [by_key.get((workload, arm)) for workload in workloads] for arm in arms}
-        return {arm: [value(f) if f else None for f in figures] for arm, figures in found.items()}
+        found = {arm: [by_key.get((workload, arm)) for workload in workloads] for arm in present}
+        return {
+            f"{arm} {arms[arm]}": [value(f) if f else None for f in figures] for arm, figures in found.items()
+        }
 
-    panels = [
-        Panel(
+    def of_base(figure: Figures) -> float:
+        return figure.useful_tokens_rate / by_key[figure.workload, BASE].useful_tokens_rate
+
+    speed = (
+        Panel(f"Useful tokens in the same time: {machine}", f"times {BASE}", workloads, by_arm(of_base))
+        if BASE in present
+        else Panel(
             f"Useful tokens: {machine}",
             f"tokens per {unit}",
             workloads,
             by_arm(lambda f: f.useful_tokens_rate),
-        ),
-        Panel(
-            "Normalized latency (mean of latency / tokens)",
-            f"{unit} per token",
-            workloads,
-            by_arm(lambda f: f.normalized_latency),
-            value_format=".3g",
-        ),
-    ]
-    for workload in workloads:
-        of_workload = [f for f in results if f.workload == workload]
-        parts: dict[str, list[float | None]] = {
-            "used": [100 * f.utilisation for f in of_workload],
-            "reserved": [100 * f.reserved for f in of_workload],
-            "lost": [100 * f.internal for f in of_workload],
-        }
-        labels = [f.arm for f in of_workload]
-        panels.append(Panel(f"Allocated KV memory, workload {workload}", "%", labels, parts, stacked=True))
-    return svg(panels)
+        )
+    )
+    latency = Panel(
+        "Normalized latency: mean of latency / tokens of the answer",
+        f"{unit} per token",
+        workloads,
+        by_arm(lambda f: f.normalized_latency),
+    )
+    memory = Panel(
+        "Where the allocated KV memory is, over all ticks",
+        "%",
+        [f"{f.workload} {f.arm}" for f in results],
+        {
+            "holds keys and values": [100 * f.utilisation for f in results],
+            "reserved": [100 * f.reserved for f in results],
+            "lost": [100 * f.internal for f in results],
+        },
+        stacked=True,
+        colours=(COLOURS[3], COLOURS[1], COLOURS[0]),
+    )
+    return svg([speed, latency, memory])
 
 
 def _verdict(is_met: bool) -> str:
