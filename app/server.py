@@ -233,7 +233,13 @@ def _load_app(settings: Settings, resources: contextlib.ExitStack) -> Starlette:
     from engine.runner import ModelRunner
 
     torch.set_num_threads(settings.threads or physical_cores())
-    loaded = load(settings.model, device=settings.device, cache_dir=settings.cache_dir, progress=_progress)
+    loaded = load(
+        settings.model,
+        device=settings.device,
+        batch_invariant=settings.batch_invariant,
+        cache_dir=settings.cache_dir,
+        progress=_progress,
+    )
     template = loaded.chat_template
     if template is None:
         raise ModelError(f"the model {loaded.name} has no chat template, so it cannot be chatted with")

@@ -81,6 +81,11 @@ class Settings(BaseModel):
         None, description="The model's name on the wire. Not set: the name the model came with."
     )
     device: Literal["cpu"] = Field("cpu", description="Where the model runs.")
+    batch_invariant: bool = Field(
+        True,
+        description="Whether an answer is bit for bit the same whatever is computed beside it. `false` takes "
+        "a library's matrix products; `benchmarks/batch_invariant.py` tells which are faster.",
+    )
     threads: Count | None = Field(
         None, description="CPU threads for the model. Not set: as many as there are physical cores."
     )

@@ -31,8 +31,8 @@ class Kernels(Protocol):
     Floating point is fp32 throughout, integers as stated. Inputs are contiguous, are not changed unless
     "in place" is said, and results are fresh tensors that alias no input.
 
-    A row of a result depends on that row's own inputs only, bit for bit, whatever else is in the batch
-    (`Linear` may differ: see there).
+    A row of a result depends on that row's own inputs only, bit for bit, whatever else is in the batch;
+    `Linear`'s only where the kernels were asked for as batch-invariant.
     """
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -95,11 +95,7 @@ class Kernels(Protocol):
         """
 
     def Linear(self, weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:  # noqa: N802
-        """Prepare weight[O, I] and bias[O] once; the result maps x[T, I] to x @ weight.T + bias, [T, O].
-
-        The order of summation may differ between values of T, so a row may differ in the last bits
-        with the size of its batch; each module says when.
-        """
+        """Prepare weight[O, I] and bias[O] once; the result maps x[T, I] to x @ weight.T + bias, [T, O]."""
 
     def sample(
         self,
@@ -174,13 +170,18 @@ class Kernels(Protocol):
         """
 
 
-def for_device(device: torch.device) -> Kernels:
+def for_device(device: torch.device, *, batch_invariant: bool = True) -> Kernels:
     """The kernels for tensors on `device`.
+
+    Args:
+        batch_invariant: False takes the matrix products of a library, in which a row's last bits may depend
+            on how many rows are computed with it. The other kernels are the same.
 
     Raises:
         ValueError: no kernels exist for this kind of device.
     """
     if device.type != "cpu":
         raise ValueError(f"device: got {device.type!r}, allowed: 'cpu'")
+    name = "kernels.cpu" if batch_invariant else "kernels.cpu.onednn"
     # Imported late: it loads or compiles machine code, which the oracle's users need not wait for.
-    return cast("Kernels", importlib.import_module("kernels.cpu"))
+    return cast("Kernels", importlib.import_module(name))

@@ -49,7 +49,12 @@ class LoadedModel:
 
 
 def load(
-    path_or_name: str, *, device: str = "cpu", cache_dir: Path, progress: Callable[[str], None]
+    path_or_name: str,
+    *,
+    device: str = "cpu",
+    batch_invariant: bool = True,
+    cache_dir: Path,
+    progress: Callable[[str], None],
 ) -> LoadedModel:
     """Loads a model.
 
@@ -57,6 +62,7 @@ def load(
         path_or_name: a Hugging Face folder, a .gguf file (converted in memory at each start), "default", or
             a hub id.
         device: a torch device that has kernels.
+        batch_invariant: whether a token's logits are bit for bit the same whatever it is computed with.
         cache_dir: where the default model is kept.
         progress: gets a line for each thing that takes long.
 
@@ -64,29 +70,38 @@ def load(
         ModelError: with a message that a person can act on.
     """
     path = Path(path_or_name).expanduser()
+    place = _Place(device, batch_invariant)
     if path_or_name in DEFAULT_NAMES:
-        return _load_folder(default_model.ensure(cache_dir, progress), device, progress)
+        return _load_folder(default_model.ensure(cache_dir, progress), place, progress)
     if path.is_dir():
-        return _load_folder(path, device, progress)
+        return _load_folder(path, place, progress)
     if path.is_file():
-        return _load_file(path, device, progress)
+        return _load_file(path, place, progress)
     if _HUB_ID.fullmatch(path_or_name):
         folder = hub.fetch(path_or_name, progress)
-        return dataclasses.replace(_load_folder(folder, device, progress), name=path_or_name)
+        return dataclasses.replace(_load_folder(folder, place, progress), name=path_or_name)
     raise ModelError(
         f"model: got {path_or_name!r}, which is not there; allowed: a folder with config.json and "
         "safetensors files, a .gguf file, a hub id (owner/name), or 'default'"
     )
 
 
-def _load_folder(folder: Path, device: str, progress: Callable[[str], None]) -> LoadedModel:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a model will run, and with which kernels."""
+
+    device: str
+    batch_invariant: bool
+
+
+def _load_folder(folder: Path, place: _Place, progress: Callable[[str], None]) -> LoadedModel:
     config = read_config(folder)
     checkpoint = SafetensorsCheckpoint(folder)
     files = read_tokenizer(folder, progress)
-    return _assemble(folder.resolve().name, config, checkpoint, files, device, progress)
+    return _assemble(folder.resolve().name, config, checkpoint, files, place, progress)
 
 
-def _load_file(path: Path, device: str, progress: Callable[[str], None]) -> LoadedModel:
+def _load_file(path: Path, place: _Place, progress: Callable[[str], None]) -> LoadedModel:
     if path.suffix != ".gguf":
         raise ModelError(f"{path}: got a file ending in {path.suffix!r}, allowed: .gguf, or a folder")
     # gguf is only needed by those who have such a file.
@@ -99,7 +114,7 @@ def _load_file(path: Path, device: str, progress: Callable[[str], None]) -> Load
     config = dataclasses.replace(
         config, rope=dataclasses.replace(config.rope, frequency_divisors=file.rope_divisors())
     )
-    return _assemble(path.stem, config, file, tokenizer_files(file), device, progress)
+    return _assemble(path.stem, config, file, tokenizer_files(file), place, progress)
 
 
 def _assemble(
@@ -107,7 +122,7 @@ def _assemble(
     config: ModelConfig,
     checkpoint: Checkpoint,
     files: TokenizerFiles,
-    device: str,
+    place: _Place,
     progress: Callable[[str], None],
 ) -> LoadedModel:
     ends = {id_ for id_ in (*config.eos_ids, files.token_id("eos_token")) if id_ is not None}
@@ -123,11 +138,11 @@ def _assemble(
         template=files.template or "",
     )
     template = ChatTemplate(files.template, tokenizer, files.special) if files.template else None
-    model = build_model(config, checkpoint, name, _kernels(device, progress), device)
+    model = build_model(config, checkpoint, name, _kernels(place, progress), place.device)
     return LoadedModel(name, model.config, model, tokenizer, template)
 
 
-def _kernels(device: str, progress: Callable[[str], None]) -> Kernels:
+def _kernels(place: _Place, progress: Callable[[str], None]) -> Kernels:
     """The first use of the kernels on a machine compiles them; whoever has to wait for that is told."""
     notice = threading.Timer(
         _PATIENCE_S, progress, ["Preparing the kernels; the first start on a machine compiles them"]
@@ -135,7 +150,7 @@ def _kernels(device: str, progress: Callable[[str], None]) -> Kernels:
     notice.daemon = True
     notice.start()
     try:
-        return for_device(torch.device(device))
+        return for_device(torch.device(place.device), batch_invariant=place.batch_invariant)
     finally:
         notice.cancel()
 

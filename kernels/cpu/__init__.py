@@ -1,4 +1,4 @@
-"""The kernels for CPUs: fp32, numba and oneDNN. See `kernels.Kernels` for what each does.
+"""The kernels for CPUs: fp32, numba. See `kernels.Kernels` for what each does.
 
 Importing this loads the kernels' machine code from numba's cache, or compiles it on the first start.
 Threads: as many as `torch.get_num_threads()` says in the calling thread. One thread at a time may call.

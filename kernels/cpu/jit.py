@@ -47,6 +47,9 @@ numba.config.CACHE_DIR = str(cache_folder(_PACKAGE, Path(numba.config.CACHE_DIR 
 SUMS = {"reassoc", "contract", "nsz"}
 """Lets the compiler vectorise sums. NaN and infinity keep their meaning."""
 
+EXACT = {"contract"}
+"""Operations are done in the order they are written; a product and a sum may be fused into one."""
+
 _PRANGE_ONLY = {
     "prange": True,
     "comprehension": False,
@@ -61,13 +64,15 @@ _PRANGE_ONLY = {
 Function = Callable[..., Any]
 
 
-def kernel(signature: str, *, parallel: bool = False) -> Callable[[Function], Function]:
+def kernel(signature: str, *, parallel: bool = False, exact: bool = False) -> Callable[[Function], Function]:
     """Compile for one signature, once per machine: the machine code is kept in numba's cache.
+
+    `exact`: as for `helper`.
 
     The cache lies where NUMBA_CACHE_DIR says, else beside the source, else in the user's cache folder.
     Where none of them can be written, every start compiles anew (about 20 seconds).
     """
-    options = {"fastmath": SUMS, "nogil": True, "error_model": "numpy"}
+    options = {"fastmath": EXACT if exact else SUMS, "nogil": True, "error_model": "numpy"}
     if parallel:
         options["parallel"] = _PRANGE_ONLY
 
@@ -88,7 +93,7 @@ def helper(*, exact: bool = False, inline: bool = False) -> Callable[[Function],
     `exact`: operations are done in the order they are written. `inline`: always, where the compiler would
     find the function too big; a loop that calls it can then be vectorised.
     """
-    return numba.njit(fastmath={"contract"} if exact else SUMS, error_model="numpy", forceinline=inline)
+    return numba.njit(fastmath=EXACT if exact else SUMS, error_model="numpy", forceinline=inline)
 
 
 class _ThreadState(threading.local):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 
 from kernels import cpu, for_device, reference
-from kernels.cpu import linear
+from kernels.cpu import onednn
+from kernels.cpu.tile import NARROW, WIDE, Shape
 
 EPS = 1e-5
 TOKENS = [1, 2, 17, 100]
@@ -87,29 +89,55 @@ def test_an_integer_where_a_float_belongs_is_refused() -> None:
         cpu.rms_norm(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(8), EPS)
 
 
+@pytest.mark.parametrize("shape", [WIDE, NARROW])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("tokens", [1, 2, 16, 70])
+@pytest.mark.parametrize(("width", "fan_in"), [(200, 96), (144, 576), (5, 1), (1, 1500), (49, 513)])
+def test_linear(width: int, fan_in: int, tokens: int, with_bias: bool, shape: Shape) -> None:
+    weight, bias = torch.randn(width, fan_in), torch.randn(width) if with_bias else None
+    x = torch.randn(tokens, fan_in)
+    got = cpu.Linear(weight, bias, shape)(x)
+    torch.testing.assert_close(got, reference.Linear(weight, bias)(x), atol=1e-4, rtol=1e-5)
+
+
+def test_linear_of_no_rows() -> None:
+    assert cpu.Linear(torch.randn(5, 7))(torch.empty(0, 7)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("fan_in", [48, 576, 2048])
+def test_linear_loses_no_more_to_rounding_than_a_library(fan_in: int) -> None:
+    weight, x = torch.randn(300, fan_in), torch.randn(20, fan_in)
+    exact = x.double() @ weight.double().T
+    ours, theirs = (
+        float((module.Linear(weight)(x).double() - exact).square().mean().sqrt())
+        for module in (cpu, reference)
+    )
+    assert ours < 2 * theirs
+
+
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("tokens", [1, 2, 16, 70])
-@pytest.mark.parametrize("small_bytes", [0, linear._SMALL_BYTES])
-def test_linear(tokens: int, with_bias: bool, packing: bool, small_bytes: int) -> None:
-    if packing and not linear.packing_available():
+@pytest.mark.parametrize("small_bytes", [0, onednn._SMALL_BYTES])
+def test_linear_of_onednn(tokens: int, with_bias: bool, packing: bool, small_bytes: int) -> None:
+    if packing and not onednn.packing_available():
         pytest.skip("this torch has no oneDNN")
     weight, bias = torch.randn(200, 96), torch.randn(200) if with_bias else None
     with (
-        patch.object(linear, "packing_available", lambda: packing),
-        patch.object(linear, "_SMALL_BYTES", small_bytes),
+        patch.object(onednn, "packing_available", lambda: packing),
+        patch.object(onednn, "_SMALL_BYTES", small_bytes),
     ):
-        product = cpu.Linear(weight, bias)
+        product = onednn.Linear(weight, bias)
     x = torch.randn(tokens, 96)
     torch.testing.assert_close(product(x), reference.Linear(weight, bias)(x), atol=5e-5, rtol=1e-5)
 
 
 def test_few_sizes_serve_all_numbers_of_rows_and_waste_little() -> None:
-    sizes = {rows: linear.padded_rows(rows) for rows in range(1, 2049)}
+    sizes = {rows: onednn.padded_rows(rows) for rows in range(1, 2049)}
     assert len({sizes[rows] for rows in range(1, 513)}) < 50
     for rows, padded in sizes.items():
         assert rows <= padded <= rows * 1.42
-        assert linear.padded_rows(padded) == padded
+        assert onednn.padded_rows(padded) == padded
 
 
 def test_missing_private_operations_are_noticed() -> None:
@@ -118,12 +146,25 @@ def test_missing_private_operations_are_noticed() -> None:
             raise AttributeError(name)
 
     with patch.object(torch.ops, "mkldnn", WithoutThem()):
-        assert not linear.packing_available()
+        assert not onednn.packing_available()
 
 
-def test_rows_that_do_not_fit_the_weight_are_refused() -> None:
+@pytest.mark.parametrize("kernels", [cpu, onednn])
+def test_rows_that_do_not_fit_the_weight_are_refused(kernels: Any) -> None:
     with pytest.raises(ValueError, match="x: got rows of 7, allowed: 8"):
-        cpu.Linear(torch.zeros(4, 8))(torch.zeros(1, 7))
+        kernels.Linear(torch.zeros(4, 8))(torch.zeros(1, 7))
+
+
+@pytest.mark.parametrize("kernels", [cpu, onednn])
+def test_a_bias_that_does_not_fit_the_weight_is_refused(kernels: Any) -> None:
+    with pytest.raises(ValueError, match=r"bias: got shape \(8,\), allowed: \(4,\)"):
+        kernels.Linear(torch.zeros(4, 8), torch.zeros(8))
+
+
+def test_kernels_with_a_librarys_products_differ_in_nothing_else() -> None:
+    library = for_device(torch.device("cpu"), batch_invariant=False)
+    assert [name for name in cpu.__all__ if getattr(library, name) is not getattr(cpu, name)] == ["Linear"]
+    assert library.Linear is onednn.Linear
 
 
 def test_a_device_without_kernels_is_refused_by_name() -> None:

@@ -102,9 +102,9 @@ def test_whoever_waits_for_kernels_to_be_compiled_is_told(
 ) -> None:
     told = threading.Event()
 
-    def compiling(device: torch.device) -> Kernels:
+    def compiling(device: torch.device, *, batch_invariant: bool) -> Kernels:
         assert told.wait(20)
-        return for_device(device)
+        return for_device(device, batch_invariant=batch_invariant)
 
     def progress(message: str) -> None:
         if "compiles them" in message:
