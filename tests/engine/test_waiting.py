@@ -119,6 +119,16 @@ def test_what_an_answer_cost_beyond_the_estimate_is_owed() -> None:
     assert drain(queue, 5) == ["b0", "a2", "b1", "b2", "a3"]
 
 
+def test_what_is_owed_is_paid_once_and_not_from_what_was_left_of_a_turn() -> None:
+    queue = WaitingQueue(turn_tokens=10)
+    fill(queue, "a1", "a2", *(f"b{i}" for i in range(8)))
+    first, _ = take(queue, cost=1), take(queue, cost=1)
+    queue.settle(first, 25)
+    fill(queue, "a3", "a4", "a5")
+    # Two rounds are missing, and half of the turn after them.
+    assert drain(queue, 8) == ["b0", "b1", "b2", "a3", "b3", "a4", "b4", "a5"]
+
+
 def test_what_is_given_back_lowers_a_debt_and_lengthens_no_turn() -> None:
     queue = WaitingQueue(turn_tokens=10)
     fill(queue, *(f"a{i}" for i in range(5)), *(f"b{i}" for i in range(8)))
