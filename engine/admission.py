@@ -14,7 +14,6 @@ baselines of PagedAttention (Kwon et al., SOSP 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,10 +44,16 @@ class AdmissionPolicy(Protocol):
         """How many blocks it holds when the tick of its entry computes its tokens up to `first`."""
         ...
 
-    def has_room_for(
-        self, newcomer: Sequence, shared: Shared, running: Iterable[Sequence], pool: BlockPool
-    ) -> bool:
+    def has_room_for(self, newcomer: Sequence, shared: Shared, pool: BlockPool) -> bool:
         """Whether it may enter now. With nobody running the answer must be yes: the pool is idle then."""
+        ...
+
+    def holds(self, sequence: Sequence) -> None:
+        """It entered, or took more blocks."""
+        ...
+
+    def left(self, sequence: Sequence) -> None:
+        """It runs no more."""
         ...
 
     def tick(self, num_preempted: int) -> None:
@@ -81,23 +86,37 @@ class _Paged:
     def __init__(self, expected: ExpectedLength) -> None:
         self._expected = expected
         self._share = self.START
+        self._needs: dict[Sequence, tuple[int, int]] = {}
+        """What each running one still needs: blocks for the rest of its prompt, and tokens by which its
+        answer is expected to grow. Taken anew when it takes blocks; in every tick it would cost too much."""
+        self._owed_blocks = 0
+        self._growth = 0
 
     def blocks_at_entry(self, newcomer: Sequence, first: int) -> int:
         return blocks_for(first)
 
-    def has_room_for(
-        self, newcomer: Sequence, shared: Shared, running: Iterable[Sequence], pool: BlockPool
-    ) -> bool:
-        owed, growth, count = 0, self._growth(newcomer), 0
-        for sequence in running:
-            # The rest of its prompt: half-computed prompts would otherwise push each other out.
-            owed += blocks_for(len(sequence.tokens)) - len(sequence.blocks)
-            growth += self._growth(sequence)
-            count += 1
-        # Whatever is expected, each may reach into its next block at any time.
-        reserve = max(count, int(self._share * growth) // BLOCK_SIZE)
+    def has_room_for(self, newcomer: Sequence, shared: Shared, pool: BlockPool) -> bool:
+        if not self._needs:
+            return True
+        # Half-computed prompts would otherwise push each other out.
         needed = blocks_for(newcomer.num_tokens) - len(shared.blocks) + pool.num_idle(shared.blocks)
-        return not count or needed + owed + reserve <= pool.num_free
+        growth = self._growth + self._growth_of(newcomer)
+        # Whatever is expected, each may reach into its next block at any time.
+        reserve = max(len(self._needs), int(self._share * growth) // BLOCK_SIZE)
+        return needed + self._owed_blocks + reserve <= pool.num_free
+
+    def holds(self, sequence: Sequence) -> None:
+        self.left(sequence)
+        owed = max(0, blocks_for(sequence.num_tokens) - len(sequence.blocks))
+        growth = self._growth_of(sequence)
+        self._needs[sequence] = owed, growth
+        self._owed_blocks += owed
+        self._growth += growth
+
+    def left(self, sequence: Sequence) -> None:
+        owed, growth = self._needs.pop(sequence, (0, 0))
+        self._owed_blocks -= owed
+        self._growth -= growth
 
     def tick(self, num_preempted: int) -> None:
         if num_preempted:
@@ -105,7 +124,7 @@ class _Paged:
         else:
             self._share = max(self.LEAST, self._share * self.DECAY)
 
-    def _growth(self, sequence: Sequence) -> int:
+    def _growth_of(self, sequence: Sequence) -> int:
         made = sequence.num_output_tokens
         return self._expected.remaining(made, sequence.max_output_tokens - made)
 
@@ -122,11 +141,15 @@ class _Reserve:
         answer = 1 << (newcomer.max_output_tokens - 1).bit_length()
         return blocks_for(min(newcomer.num_prompt_tokens + answer, self._context))
 
-    def has_room_for(
-        self, newcomer: Sequence, shared: Shared, running: Iterable[Sequence], pool: BlockPool
-    ) -> bool:
+    def has_room_for(self, newcomer: Sequence, shared: Shared, pool: BlockPool) -> bool:
         needed = self.blocks_at_entry(newcomer, newcomer.num_tokens)
         return needed - len(shared.blocks) + pool.num_idle(shared.blocks) <= pool.num_free
+
+    def holds(self, sequence: Sequence) -> None:
+        """What it may need it has."""
+
+    def left(self, sequence: Sequence) -> None:
+        """Its memory comes back, and that is all."""
 
     def tick(self, num_preempted: int) -> None:
         """Nobody ever has to give way."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,18 @@ class Vocabulary:
     eos_ids: frozenset[int]
     strip_leading_space: bool = False
     """SentencePiece models write a space before the first word; decoding takes that one away."""
+    texts: tuple[str | None, ...] = field(init=False, repr=False)
+    """`token_bytes` as text; None where they are not whole characters."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", tuple(map(_text, self.token_bytes)))
+
+
+def _text(token: bytes) -> str | None:
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 class Detokenizer:
@@ -40,10 +52,13 @@ class Detokenizer:
     """
 
     def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = (), include_stop: bool = False) -> None:
-        self._token_bytes = vocabulary.token_bytes
+        self._vocabulary = vocabulary
+        self._texts = vocabulary.texts
         self._stop = tuple(stop)
         self._include_stop = include_stop
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_whole = True
+        """No character is open."""
         self._held = ""
         self._strip_next = vocabulary.strip_leading_space
         self.stopped_by: str | None = None
@@ -61,12 +76,20 @@ class Detokenizer:
 
         With `may_stop` false, stop strings do not count, nor does this text as the beginning of one.
         """
-        return self._advance(self._decode(self._token_bytes[token_id]), may_stop)
+        text = self._texts[token_id] if self._is_whole else None
+        if text is None:
+            text = self._decoder.decode(self._vocabulary.token_bytes[token_id])
+            self._is_whole = not self._decoder.getstate()[0]
+        if self._stop or self._strip_next:
+            return self._advance(text, may_stop)
+        self.num_released += len(text)
+        return text
 
     def flush(self) -> str:
         """The text still held back, for an ending other than a stop string. Bytes of a character that
         was never completed become U+FFFD, as in decoding all in one go."""
-        released = self._advance(self._decode(b"", True), may_stop=True)
+        rest = "" if self._is_whole else self._decoder.decode(b"", final=True)
+        released = self._advance(rest, may_stop=True)
         if self.stopped_by is None:
             self.num_released += len(self._held)
             released, self._held = released + self._held, ""

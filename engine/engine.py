@@ -14,10 +14,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from engine.batch import NOT_A_NUMBER, NOTHING_ALLOWED, Batch, BatchBuilder, StepOutput
@@ -337,25 +337,27 @@ class Engine:
                 self._lives.fail(sequence, "the request could not be prepared")
 
     def _apply(self, plan: Plan, batch: Batch, output: StepOutput) -> None:
-        tokens = iter(output.ids.tolist())
+        tokens = output.ids.tolist()
         logprobs = _by_sampled_row(batch, output)
         now = self._clock()
-        lives, scheduler = self._lives, self.scheduler
+        lives, advance = self._lives, self.scheduler.advance
+        row = -1
         for sequence, count in plan.scheduled.items():
             is_sampled = len(sequence.tokens) - sequence.num_computed == count
-            token = next(tokens) if is_sampled else None
-            logprob = next(logprobs) if is_sampled else None
+            row += is_sampled
             live = lives.live.get(sequence.id)
             if live is None:
                 continue  # it left during the forward pass, or is padding
-            if token is not None and token < 0:
+            if not is_sampled:
+                advance(sequence, count)
+                continue
+            token = tokens[row]
+            if token < 0:
                 lives.fail(sequence, _MEANING[token], is_sound=False)
                 continue
-            scheduler.advance(sequence, count)
-            if token is None:
-                continue
+            advance(sequence, count)
             try:
-                lives.append(live, token, logprob, now)
+                lives.append(live, token, None if logprobs is None else logprobs[row], now)
             except Exception:
                 log.exception("a token could not be turned into text")
                 lives.fail(sequence, "the answer could not be written")
@@ -419,11 +421,11 @@ _MEANING = {
 }
 
 
-def _by_sampled_row(batch: Batch, output: StepOutput) -> Iterator[ChosenLogprob | None]:
-    """For each of the R sampled rows what it wanted to be told."""
+def _by_sampled_row(batch: Batch, output: StepOutput) -> list[ChosenLogprob | None] | None:
+    """For each of the R sampled rows what it wanted to be told; None if no row did."""
     found = output.logprobs
     if found is None:
-        return repeat(None)
+        return None
     by_row: list[ChosenLogprob | None] = [None] * len(output.ids)
     wanted = batch.num_logprobs
     for i, row in enumerate(found.rows.tolist()):
@@ -431,4 +433,4 @@ def _by_sampled_row(batch: Batch, output: StepOutput) -> Iterator[ChosenLogprob 
         top = tuple(TokenLogprob(*pair) for pair in zip(ids, values, strict=True) if pair[0] >= 0)
         chosen = TokenLogprob(int(output.ids[row]), float(found.chosen[i]))
         by_row[row] = ChosenLogprob(chosen, top)
-    return iter(by_row)
+    return by_row

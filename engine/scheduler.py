@@ -111,14 +111,13 @@ class Scheduler:
 
     def advance(self, sequence: Sequence, count: int) -> None:
         """`count` of its tokens were computed as planned. Blocks that are full now can be shared."""
-        sequence.num_computed += count
+        sequence.num_computed = computed = sequence.num_computed + count
         self.ledger.computed(count)
-        full = sequence.num_computed // BLOCK_SIZE
-        if sequence.block_hashes and full > sequence.num_registered:
-            for index in range(sequence.num_registered, full):
+        if computed // BLOCK_SIZE > sequence.num_registered and sequence.block_hashes:
+            for index in range(sequence.num_registered, computed // BLOCK_SIZE):
                 self.pool.register(sequence.blocks[index], sequence.block_hashes[index])
                 self._no_longer_computing(sequence, index)
-            sequence.num_registered = full
+            sequence.num_registered = computed // BLOCK_SIZE
 
     def finish(self, sequence: Sequence, *, is_own_end: bool = True, is_sound: bool = True) -> None:
         """Ends a sequence in whatever state it is: its blocks and its row are free when this returns, unless
@@ -189,8 +188,11 @@ class Scheduler:
         if self._num_batch_running:
             chunks.sort(key=lambda sequence: sequence.request.priority is Priority.BATCH)
         for sequence in decodes:
-            if sequence.status is Status.RUNNING and self._grow(sequence, 1, plan):
-                plan.schedule(sequence, 1)
+            if plan.preempted and sequence.status is not Status.RUNNING:
+                continue  # another one took its blocks a moment ago
+            if sequence.num_computed < len(sequence.blocks) * BLOCK_SIZE or self._grow(sequence, 1, plan):
+                plan.scheduled[sequence] = 1
+                plan.num_tokens += 1
         for sequence in chunks:
             count = self._chunk(sequence.num_uncomputed, plan)
             if sequence.status is Status.RUNNING and count and self._grow(sequence, count, plan):
@@ -244,6 +246,7 @@ class Scheduler:
                 return False
         sequence.blocks += self.pool.allocate(needed)
         self.ledger.grew(sequence, held)
+        self._policy.holds(sequence)
         return True
 
     def _victim(self) -> Sequence:
@@ -277,7 +280,7 @@ class Scheduler:
                 count = uncomputed if self._fits_whole(uncomputed, plan) else 0
             if not (count or whole_batch):
                 break
-            if not self._policy.has_room_for(newcomer, shared, self.running.values(), self.pool):
+            if not self._policy.has_room_for(newcomer, shared, self.pool):
                 break
             self._enter(newcomer, shared, count, plan)
         if num_aside:
@@ -326,6 +329,7 @@ class Scheduler:
         for content in newcomer.block_hashes[newcomer.num_registered :]:
             self._computing.setdefault(content, newcomer)
         self.ledger.admitted(newcomer)
+        self._policy.holds(newcomer)
         plan.admitted.append(newcomer)
         if count:
             plan.schedule(newcomer, count)
@@ -343,6 +347,7 @@ class Scheduler:
 
     def _stop_running(self, sequence: Sequence) -> None:
         del self.running[sequence.id]
+        self._policy.left(sequence)
         self._num_batch_running -= sequence.request.priority is Priority.BATCH
         for index in range(sequence.num_registered, len(sequence.block_hashes)):
             self._no_longer_computing(sequence, index)
