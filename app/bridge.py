@@ -2,30 +2,30 @@
 
 Knows: the engine, the loop, the open streams. Does not know: wire formats, sockets, text.
 
-The engine's thread calls `publish` once per tick; everything else here runs on the loop.
+The engine's thread calls `publish` once per tick, and `start` may come from any thread; everything else
+here runs on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.logs import get_logger
 from app.metrics import Metrics
-from app.streams import Stream
+from app.streams import Answer, Stream
 from engine.engine import Engine, EngineStats
 from engine.request import Event, FinishedEvent, Request, TokenEvent
-from engine.sampling import SamplingParams
 
 log = get_logger()
 
 
 @dataclass(slots=True)
 class _Open:
+    """A stream that has not ended."""
+
     stream: Stream
+    arrival: float
     user: str | None
     num_tokens: int = 0
     last_token: float | None = None
@@ -40,7 +40,8 @@ class Bridge:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._open: dict[str, _Open] = {}
+        self._open: dict[tuple[str, int], _Open] = {}
+        """(request, choice) -> its stream."""
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -65,33 +66,39 @@ class Bridge:
         """Streams that have not ended yet."""
         return len(self._open)
 
-    def start(
-        self, prompt: Iterable[int], sampling: SamplingParams, arrival: float, user: str | None = None
-    ) -> Stream:
-        """Have the engine continue `prompt`. `user` goes to the log only.
+    def start(self, answer: Answer, request: Request, user: str | None = None) -> None:
+        """Have the engine continue a prompt, for an answer of as many choices. `user` goes to the log only.
+        From any thread. An answer that was cancelled before is not begun.
 
         Raises:
-            ContextLengthExceeded, EngineStopped: nothing was started.
+            ContextLengthExceeded, EngineStopped, QueueFull, ValueError: nothing was started.
         """
-        stream = Stream(secrets.token_hex(16), arrival, int(time.time()))
-        # Known before it is submitted: the engine may answer before `submit` returns.
-        self._open[stream.request_id] = _Open(stream, user)
+        if answer.cancelled:
+            return
+        keys = [(request.id, stream.choice) for stream in answer.streams]
+        # Known before it is submitted: the engine may answer before `submit` returns. Each of these steps
+        # is a single one for the loop, which only looks up what it was told of.
+        for key, stream in zip(keys, answer.streams, strict=True):
+            self._open[key] = _Open(stream, answer.arrival, user)
         try:
-            self.engine.submit(Request(stream.request_id, tuple(prompt), sampling, arrival))
+            self.engine.submit(request)
         except BaseException:
-            del self._open[stream.request_id]
+            for key in keys:
+                del self._open[key]
             raise
-        return stream
+        if answer.cancelled:
+            # In the meantime. The abort of that moment may have come before there was anything to abort.
+            self.engine.abort(request.id)
 
-    def cancel(self, stream: Stream) -> None:
-        """End a stream within one tick, wherever it stands. One that has ended is left alone."""
-        if stream.end is None:
-            stream.cancelled = True
-            self.engine.abort(stream.request_id)
+    def cancel(self, answer: Answer) -> None:
+        """End an answer within one tick, wherever it stands. One that has ended is left alone."""
+        if not answer.has_ended:
+            answer.cancelled = True
+            self.engine.abort(answer.request_id)
 
     def cut_all(self) -> None:
-        """End all streams within one tick, not by their clients' wish."""
-        for request_id in self._open:
+        """End all answers within one tick, not by their clients' wish."""
+        for request_id in {request_id for request_id, _ in list(self._open)}:
             self.engine.abort(request_id)
 
     def publish(self, events: list[Event]) -> None:
@@ -102,39 +109,42 @@ class Bridge:
             self._loop.call_soon_threadsafe(self._deliver, events)
 
     def _deliver(self, events: list[Event]) -> None:
-        touched: dict[str, Stream] = {}
+        touched: set[Stream] = set()
         for event in events:
-            entry = self._open[event.request_id]
-            touched[event.request_id] = entry.stream
+            key = event.request_id, event.choice
+            entry = self._open[key]
+            touched.add(entry.stream)
             match event:
                 case TokenEvent():
-                    entry.stream.append(event.text)
+                    entry.stream.append(event.text, event.logprobs)
                     self._count_token(entry, event)
                 case FinishedEvent():
-                    del self._open[event.request_id]
+                    del self._open[key]
                     entry.stream.finish(event)
                     self._metrics.finished(event)
                     _log_finished(event, entry.user)
         # Only now: a reader that is woken sees all that the tick brought, the end included.
-        for stream in touched.values():
+        for stream in touched:
             stream.notify()
 
     def _count_token(self, entry: _Open, event: TokenEvent) -> None:
         if event.num_output_tokens == entry.num_tokens:
             return  # text that was held back, released at the end: no new token
-        self._metrics.token(event.time, entry.stream.arrival, entry.last_token)
+        self._metrics.token(event.time, entry.arrival, entry.last_token)
         entry.num_tokens, entry.last_token = event.num_output_tokens, event.time
 
 
 def _log_finished(end: FinishedEvent, user: str | None) -> None:
-    """One line per response, without a word of what was said."""
+    """One line per choice, without a word of what was said."""
     at = end.timings
     generating = at.finished - at.first_token if at.first_token is not None else 0.0
     log.info(
         "response_finished",
         request_id=end.request_id,
+        choice=end.choice,
         finish_reason=end.reason.value,
         prompt_tokens=end.num_prompt_tokens,
+        cached_tokens=end.num_cached_tokens,
         output_tokens=end.num_output_tokens,
         queue_ms=_ms(at.arrival, at.admitted),
         ttft_ms=_ms(at.arrival, at.first_token),

@@ -1,30 +1,36 @@
 """From messages to a running answer: what all endpoints share.
 
-Knows: the served model's name, how messages become a prompt, whether new work is taken. Does not know:
-wire formats, sockets.
+Knows: the served model's name, how messages become a prompt, the fields that all requests have, whether new
+work is taken. Does not know: either API's shapes, sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import secrets
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.bridge import Bridge
-from app.protocol.errors import ApiError, model_not_found, unavailable
+from app.caller import Caller
+from app.protocol.errors import ApiError, from_value_error, model_not_found, queue_full, shown, unavailable
+from app.protocol.fields import RequestFields
 from app.store import Message
-from app.streams import Stream
+from app.streams import Answer
+from app.worker import Worker
 from engine.detokenizer import Vocabulary
-from engine.request import ContextLengthExceeded, EngineStopped
+from engine.request import ContextLengthExceeded, EngineStopped, Priority, QueueFull, Request
 from engine.sampling import SamplingParams
 
 Encoder = Callable[[list[Message]], list[int]]
 """Messages -> prompt ids. Raises PromptRefused. Called from several threads."""
 
 INLINE_CHARACTERS = 2000
-"""Conversations up to this long are encoded on the loop (well under a millisecond); a thread costs more."""
+"""Conversations up to this long are encoded on the loop (about a millisecond); a thread costs more."""
+INLINE_BYTES = 16_384
+"""JSON up to this size is read, and written, on the loop (about a millisecond at worst)."""
 
 
 class PromptRefused(ValueError):
@@ -46,8 +52,11 @@ class Service:
     def __init__(self, bridge: Bridge, model: ServedModel) -> None:
         self.model = model
         self.bridge = bridge
+        self.json = Worker("tickwire-json", threads=1, inline=INLINE_BYTES)
+        """For reading and writing large messages; sizes are bytes. Not behind the prompts: those take a
+        second, and whoever reads a socket should not wait for them."""
+        self._encoders = Worker("tickwire-encode", threads=2, inline=INLINE_CHARACTERS)
         self._draining = False
-        self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tickwire-encode")
         self._deliveries = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -62,24 +71,32 @@ class Service:
             raise model_not_found(name, self.model.name)
 
     async def start(
-        self,
-        messages: list[Message],
-        sampling: SamplingParams,
-        *,
-        arrival: float,
-        field: str,
-        user: str | None,
-    ) -> Stream:
+        self, messages: list[Message], request: RequestFields, caller: Caller, *, arrival: float, field: str
+    ) -> Answer:
         """Begin an answer to `messages`. `field` is what the client calls them, for errors.
 
+        All that grows with the prompt is done in a thread, the engine's own preparations included.
+
         Raises:
-            ApiError: the template refuses the messages, they are too long, or no work is taken.
+            ApiError: the template refuses the messages, they are too long, a parameter does not fit the
+                model, the queue is full, or no work is taken.
         """
         if reasons := self.not_ready():
             raise unavailable(f"no new work is taken: {'; '.join(reasons)}")
+        answer = Answer(secrets.token_hex(16), arrival, int(time.time()), request.sampling.n)
+        size = sum(len(message["content"]) for message in messages) + sum(map(len, request.bad_words or ()))
         try:
-            prompt = await self._encode(messages)
-            return self.bridge.start(prompt, sampling, arrival, user)
+            await self._encoders.do(size, lambda: self._begin(answer, messages, request, caller, field))
+        except asyncio.CancelledError:
+            self.bridge.cancel(answer)
+            raise
+        return answer
+
+    def _begin(
+        self, answer: Answer, messages: list[Message], request: RequestFields, caller: Caller, field: str
+    ) -> None:
+        try:
+            prompt = tuple(self.model.encode(messages))
         except PromptRefused as error:
             raise ApiError(
                 400,
@@ -87,16 +104,46 @@ class Service:
                 code="invalid_value",
                 param=field,
             ) from error
+        to_engine = Request(
+            answer.request_id,
+            prompt,
+            self._with_bad_words(request),
+            answer.arrival,
+            session=caller.session,
+            priority=Priority(request.priority or "interactive"),
+            cache_salt=caller.salt(request.cache_salt),
+            max_queue_ms=request.max_queue_ms,
+            max_time_ms=request.max_time_ms,
+        )
+        try:
+            self.bridge.start(answer, to_engine, request.end_user)
         except ContextLengthExceeded as error:
             raise ApiError(400, f"{field}: {error}", code="context_length_exceeded", param=field) from error
+        except QueueFull as error:
+            raise queue_full(error) from error
         except EngineStopped as error:
             raise unavailable(str(error)) from error
+        except ValueError as error:
+            raise from_value_error(error) from error
 
-    async def _encode(self, messages: list[Message]) -> Sequence[int]:
-        if sum(len(message["content"]) for message in messages) <= INLINE_CHARACTERS:
-            return self.model.encode(messages)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._encoders, self.model.encode, messages)
+    def _with_bad_words(self, request: RequestFields) -> SamplingParams:
+        """Each word as it is written at the beginning of a text, and in its middle, after a space; like
+        vLLM. Other ways to write it with the model's tokens stay open."""
+        if not request.bad_words:
+            return request.sampling
+        sequences: dict[tuple[int, ...], None] = {}
+        for index, word in enumerate(request.bad_words):
+            for spelling in (word, f" {word}"):
+                tokens = tuple(self.model.encode_text(spelling))
+                if not tokens:
+                    raise ApiError(
+                        400,
+                        f"bad_words.{index}: got {shown(word)}, allowed: text that the model has tokens for",
+                        code="invalid_value",
+                        param=f"bad_words.{index}",
+                    )
+                sequences[tokens] = None
+        return replace(request.sampling, bad_words=tuple(sequences))
 
     def warm_up(self) -> None:
         """Encode something, in the background: what a template needs is imported at its first use, which
@@ -106,7 +153,7 @@ class Service:
             with suppress(PromptRefused):
                 self.model.encode([{"role": "user", "content": "Hello"}])
 
-        self._encoders.submit(encode)
+        self._encoders.spare(encode)
 
     # -- the end of the server's life -------------------------------------------------------------------
 
@@ -137,4 +184,5 @@ class Service:
         await self._idle.wait()
 
     def close(self) -> None:
-        self._encoders.shutdown(wait=False, cancel_futures=True)
+        self._encoders.close()
+        self.json.close()

@@ -18,18 +18,20 @@ from app import transport
 from app.api.http import (
     ClientGone,
     check_origin,
+    connection_of,
     error_response,
-    json_response,
     read_body,
     while_connected,
 )
+from app.caller import Caller, caller
 from app.logs import get_logger
-from app.protocol.chat import ChatRequest, ChunkBuilder, completion, failure, parse_chat
+from app.protocol.chat import ChatBuilder, ChatRequest, parse_chat
+from app.protocol.endings import failure
 from app.protocol.errors import ApiError
 from app.service import Service
 from app.settings import Settings
-from app.streams import Stream, ended, read
-from engine.request import FinishedEvent
+from app.streams import Answer, Delta, ends, read
+from engine.request import FinishReason
 
 log = get_logger()
 
@@ -57,14 +59,15 @@ class ChatCompletions:
         headers = Headers(scope=scope)
         try:
             check_origin(headers, self.settings.allowed_origins)
-            request = parse_chat(await read_body(receive, headers, self.settings.max_message_bytes))
+            body = await read_body(receive, headers, self.settings.max_message_bytes)
+            request = await self.service.json.do(len(body), lambda: parse_chat(body))
             self.service.check_model(request.model)
         except ApiError as error:
             await error_response(error)(scope, receive, send)
             return
         except ClientGone:
             return
-        exchange = _Exchange(self, request, scope, receive, send)
+        exchange = _Exchange(self, request, caller(headers, connection_of(scope)), scope, receive, send)
         await while_connected(receive, exchange.run(arrival))
 
 
@@ -72,63 +75,80 @@ class _Exchange:
     """One request and its answer."""
 
     def __init__(
-        self, endpoint: ChatCompletions, request: ChatRequest, scope: Scope, receive: Receive, send: Send
+        self,
+        endpoint: ChatCompletions,
+        request: ChatRequest,
+        caller: Caller,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         self._keep_alive = endpoint.keep_alive
         self._send_timeout = endpoint.settings.send_timeout_s
         self._service = endpoint.service
         self._request = request
+        self._caller = caller
         self._asgi = scope, receive, send
 
     async def run(self, arrival: float) -> None:
         """Cancelled when the client leaves; the answer ends with it."""
-        request = self._request
+        request, model = self._request, self._service.model
         with self._service.delivering():
             try:
-                stream = await self._service.start(
-                    request.conversation(),
-                    request.params(request.token_limit),
-                    arrival=arrival,
-                    field="messages",
-                    user=request.end_user,
+                answer = await self._service.start(
+                    request.conversation, request, self._caller, arrival=arrival, field="messages"
                 )
             except ApiError as error:
                 await self._respond(error_response(error))
                 return
+            builder = ChatBuilder(answer, request, model.name, model.vocabulary)
             try:
-                await (self._stream(stream) if request.stream else self._whole(stream))
+                await (self._stream(answer, builder) if request.stream else self._whole(answer, builder))
             finally:
-                self._service.bridge.cancel(stream)
+                self._service.bridge.cancel(answer)
 
-    async def _whole(self, stream: Stream) -> None:
-        end = await ended(stream)
-        if error := failure(end):
-            response = error_response(error)
-            response.headers["x-should-retry"] = "false"
-        else:
-            answer = completion(stream, end, self._service.model.name)
-            response = json_response(answer, headers={"x-should-retry": "false"})
-        await self._respond(response)
+    async def _whole(self, answer: Answer, builder: ChatBuilder) -> None:
+        """If one choice fails, nobody waits for the others: an answer with a part missing is none."""
+        async with aclosing(ends(answer.streams)) as each_end:
+            async for end in each_end:
+                if error := failure(end):
+                    response = error_response(error)
+                    if end.reason is not FinishReason.TIMEOUT or any(s.num_deltas for s in answer.streams):
+                        response.headers["x-should-retry"] = "false"
+                    await self._respond(response)
+                    return
+        # Log probabilities make it large.
+        size = sum(64 * (1 + len(each.top)) for stream in answer.streams for each in stream.logprobs)
+        content = await self._service.json.do(size, lambda: orjson.dumps(builder.completion()))
+        headers = {"x-should-retry": "false"}
+        await self._respond(Response(content, headers=headers, media_type="application/json"))
 
     async def _respond(self, response: Response) -> None:
         await response(*self._asgi)
 
-    async def _stream(self, stream: Stream) -> None:
+    async def _stream(self, answer: Answer, builder: ChatBuilder) -> None:
+        """If one choice fails, the stream ends with its error: [DONE] would call it complete."""
         _, _, send = self._asgi
         head = Response(headers=STREAM_HEADERS, media_type="text/event-stream")
         del head.headers["content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": head.raw_headers})
-        chunks = ChunkBuilder(stream, self._service.model.name, self._request.include_usage)
         try:
-            await self._write(_data(chunks.role()))
-            async with aclosing(read(stream, self._keep_alive)) as events:
-                async for event in events:
-                    if event is None:
+            await self._write(b"".join(_data(builder.role(stream.choice)) for stream in answer.streams))
+            async with aclosing(read(answer.streams, self._keep_alive)) as events:
+                async for news in events:
+                    if news is None:
                         await self._write(b": keep-alive\n\n")
-                    elif isinstance(event, FinishedEvent):
-                        await self._write(_ending(chunks, event), more=False)
+                        continue
+                    choice, event = news
+                    if isinstance(event, Delta):
+                        await self._write(_data(builder.text(choice, event)))
+                    elif error := failure(event):
+                        await self._write(_data({"error": error.body()}), more=False)
+                        return
                     else:
-                        await self._write(_data(chunks.text(event)))
+                        await self._write(_data(builder.finish(event)))
+            usage = builder.usage()
+            await self._write((_data(usage) if usage else b"") + b"data: [DONE]\n\n", more=False)
         except ClientGone:
             return
 
@@ -146,10 +166,3 @@ class _Exchange:
 
 def _data(content: object) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
-
-
-def _ending(chunks: ChunkBuilder, end: FinishedEvent) -> bytes:
-    """After a failure the stream ends with the error: [DONE] would call it complete."""
-    if error := failure(end):
-        return _data({"error": error.body()})
-    return b"".join(map(_data, chunks.finish(end))) + b"data: [DONE]\n\n"

@@ -23,6 +23,7 @@ from app.protocol.errors import ApiError
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RETRY_AFTER_S = 5
+"""Where nobody knows better."""
 
 
 class ClientGone(Exception):
@@ -34,10 +35,11 @@ def json_response(content: object, status: int = 200, headers: dict[str, str] | 
 
 
 def error_response(error: ApiError) -> Response:
-    """The error as clients of the OpenAI API expect it. Only 503 is worth another try here."""
-    headers = {"x-should-retry": "true" if error.status == 503 else "false"}
-    if error.status == 503:
-        headers["retry-after"] = str(RETRY_AFTER_S)
+    """The error as clients of the OpenAI API expect it. Worth another try is what a later time may cure."""
+    retry = error.status == 503 or error.retry_after is not None
+    headers = {"x-should-retry": "true" if retry else "false"}
+    if retry:
+        headers["retry-after"] = str(error.retry_after or RETRY_AFTER_S)
     return json_response({"error": error.body()}, error.status, headers)
 
 
@@ -104,6 +106,12 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def connection_of(scope: Scope) -> str:
+    """A name of the client's end of the connection, which no other open connection has."""
+    client = scope.get("client")
+    return f"{client[0]} {client[1]}" if client else secrets.token_hex(8)
 
 
 def check_origin(headers: Headers, allowed: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ one that writes; while it waits for a slow client, the streams merge what comes.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,11 +22,12 @@ from starlette.types import Receive, Scope, Send
 
 from app import transport
 from app.api.http import ClientGone, check_origin, error_response
+from app.caller import caller
 from app.logs import get_logger
 from app.metrics import Metrics
 from app.protocol.errors import ApiError, unavailable
 from app.protocol.responses import TERMINAL, Event, ResponseEvents
-from app.protocol.session import Abort, Begin, Effect, Limits, SocketSession, Turn
+from app.protocol.session import Abort, Begin, Effect, Limits, SocketSession, Turn, Understood, understand
 from app.protocol.session import Send as SendEvent
 from app.service import Service
 from app.settings import Settings
@@ -83,6 +85,7 @@ class _Connection:
         self._store = endpoint.store
         self._send_timeout = endpoint.settings.send_timeout_s
         waiting_bytes = WAITING_MESSAGES * endpoint.settings.max_message_bytes
+        self._caller = caller(Headers(scope=scope), secrets.token_hex(8))
         self._session = SocketSession(Limits(max_waiting_bytes=waiting_bytes))
         self._scope, self._receive, self._send = scope, receive, send
         self._errors: deque[Event] = deque()
@@ -111,10 +114,17 @@ class _Connection:
         """Ends when the client is gone."""
         while (message := await self._receive())["type"] != "websocket.disconnect":
             text = message.get("text")
-            self._carry_out(self._session.receive_binary() if text is None else self._session.receive(text))
+            if text is None:
+                effects = self._session.receive_binary()
+            else:
+                effects = self._session.take(await self._understand(text))
+            self._carry_out(effects)
             if len(self._errors) > MAX_UNSENT_ERRORS:
                 self._cut("unread errors")
                 return
+
+    async def _understand(self, text: str) -> Understood:
+        return await self._service.json.do(len(text), lambda: understand(text))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -127,7 +137,7 @@ class _Connection:
                     self._turns.add(task)
                     task.add_done_callback(self._turns.discard)
                 case Abort(turn):
-                    self._service.bridge.cancel(self._live[turn].events.stream)
+                    self._service.bridge.cancel(self._live[turn].events.answer)
 
     # -- a turn -----------------------------------------------------------------------------------------
 
@@ -151,18 +161,14 @@ class _Connection:
             await live.written.wait()
 
     async def _start(self, turn: Turn, arrival: float) -> _Live:
-        request = turn.request
+        request, model = turn.request, self._service.model
         self._service.check_model(request.model)
-        conversation = self._earlier(turn.parent) + tuple(request.messages())
+        conversation = self._earlier(turn.parent) + tuple(request.messages)
         instructions = [{"role": "system", "content": request.instructions}] if request.instructions else []
-        stream = await self._service.start(
-            [*instructions, *conversation],
-            request.params(request.max_output_tokens),
-            arrival=arrival,
-            field="input",
-            user=request.end_user,
+        answer = await self._service.start(
+            [*instructions, *conversation], request, self._caller, arrival=arrival, field="input"
         )
-        return _Live(ResponseEvents(stream, request, self._service.model.name), conversation)
+        return _Live(ResponseEvents(answer, request, model.name, model.vocabulary), conversation)
 
     def _earlier(self, response_id: str | None) -> Conversation:
         if response_id is None:

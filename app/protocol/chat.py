@@ -5,32 +5,32 @@ Knows: the shapes that the OpenAI SDKs send and expect. Does not know: HTTP, the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from app.protocol.errors import ApiError, generation_failed, unavailable
-from app.protocol.fields import COUNT, RequestFields, TokenCount
+from app.protocol.errors import ApiError
+from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
+from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
 from app.protocol.payload import StrictObject, Unsupported, decode, parse
 from app.store import Message
-from app.streams import Stream
-from engine.request import FinishedEvent, FinishReason
+from app.streams import Answer, Delta
+from engine.detokenizer import Vocabulary
+from engine.request import ChosenLogprob, FinishedEvent, FinishReason
+from engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
 
 UNSUPPORTED: Unsupported = {
     "audio": (),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "n": (1,),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "prompt_cache_key": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
@@ -40,7 +40,6 @@ UNSUPPORTED: Unsupported = {
     "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -82,7 +81,12 @@ class ChatRequest(RequestFields):
     messages: list[ChatMessage] = Field(min_length=1, description="a non-empty list of messages")
     max_tokens: TokenCount | None = Field(None, description=COUNT)
     max_completion_tokens: TokenCount | None = Field(None, description=COUNT)
-    stream: bool | None = Field(None, description="true or false")
+    n: int | None = Field(None, ge=1, le=MAX_N, description=f"an integer from 1 to {MAX_N}")
+    logprobs: bool | None = Field(None, description=SWITCH)
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description=f"an integer from 0 to {MAX_LOGPROBS}, with logprobs=true"
+    )
+    stream: bool | None = Field(None, description=SWITCH)
     stream_options: StreamOptions | None = Field(None, description="an object, only with stream=true")
 
     @property
@@ -94,12 +98,19 @@ class ChatRequest(RequestFields):
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @cached_property
+    def sampling(self) -> SamplingParams:
+        logprobs = self.top_logprobs or 0 if self.logprobs else None
+        return self._sampling(self.token_limit, n=self.n or 1, logprobs=logprobs)
+
+    @cached_property
     def conversation(self) -> list[Message]:
         return [message(each.role, [part.text for part in each.content]) for each in self.messages]
 
 
 def parse_chat(raw: bytes) -> ChatRequest:
-    """Raises ApiError."""
+    """Raises ApiError. Takes tens of milliseconds for a megabyte of short messages, and leaves nothing that
+    grows with them for later."""
     request = parse(ChatRequest, decode(raw), UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
         raise ApiError(
@@ -108,75 +119,92 @@ def parse_chat(raw: bytes) -> ChatRequest:
             code="invalid_value",
             param="stream_options",
         )
-    refuse_empty(request.conversation(), "messages")
+    if request.top_logprobs and not request.logprobs:
+        raise ApiError(
+            400,
+            f"top_logprobs: got {request.top_logprobs}, allowed: only together with logprobs=true",
+            code="invalid_value",
+            param="top_logprobs",
+        )
+    refuse_empty(request.conversation, "messages")
+    _ = request.sampling
     return request
 
 
-def failure(end: FinishedEvent) -> ApiError | None:
-    """What to tell the client of an answer that ended without being finished; None if it was."""
-    if end.reason is FinishReason.ERROR:
-        return generation_failed(end.error or "the answer could not be computed")
-    if end.reason is FinishReason.ABORT:
-        # The client is still there, so it was not the client's wish.
-        return unavailable("the server is shutting down; the answer was cut short")
-    return None
-
-
-def usage(end: FinishedEvent) -> dict[str, Any]:
+def usage(ends: Sequence[FinishedEvent]) -> dict[str, Any]:
+    """All choices together. Their prompt is one, and counts once."""
+    prompt, output = ends[0].num_prompt_tokens, sum(end.num_output_tokens for end in ends)
     return {
-        "prompt_tokens": end.num_prompt_tokens,
-        "completion_tokens": end.num_output_tokens,
-        "total_tokens": end.num_prompt_tokens + end.num_output_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": ends[0].num_cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
-def completion(stream: Stream, end: FinishedEvent, model: str) -> dict[str, Any]:
-    """The answer in one piece."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": stream.text, "refusal": None},
-        "logprobs": None,
-        "finish_reason": end.reason.value,
-        "stop_reason": end.stop,
-    }
-    return _head(stream, model, "chat.completion") | {"choices": [choice], "usage": usage(end)}
+class ChatBuilder:
+    """What is sent of one answer: in one piece, or as chunks.
 
+    The chunks: `role` for each choice, then `text`s and `finish`es of the choices, mixed as they come, then
+    perhaps `usage`.
 
-def _head(stream: Stream, model: str, kind: str) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{stream.request_id}",
-        "object": kind,
-        "created": stream.created,
-        "model": model,
-    }
+    Args:
+        vocabulary: what the tokens of log probabilities stand for.
+    """
 
-
-class ChunkBuilder:
-    """The chunks of one streamed answer: `role`, then `text`s, then `finish`, then perhaps `usage`."""
-
-    def __init__(self, stream: Stream, model: str, include_usage: bool) -> None:
-        self._head = _head(stream, model, "chat.completion.chunk")
-        self._include_usage = include_usage
-
-    def role(self) -> dict[str, Any]:
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
-
-    def text(self, delta: str) -> dict[str, Any]:
-        return self._chunk({"content": delta})
-
-    def finish(self, end: FinishedEvent) -> list[dict[str, Any]]:
-        """The finish chunk and, if it was asked for, the usage chunk."""
-        last = self._chunk({}, finish_reason=end.reason.value, stop_reason=end.stop)
-        if not self._include_usage:
-            return [last]
-        return [last, self._head | {"choices": [], "usage": usage(end)}]
-
-    def _chunk(self, delta: dict[str, Any], **choice: object) -> dict[str, Any]:
-        chunk = self._head | {
-            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None} | choice]
+    def __init__(self, answer: Answer, request: ChatRequest, model: str, vocabulary: Vocabulary) -> None:
+        self._answer = answer
+        self._vocabulary = vocabulary
+        self._with_logprobs = request.sampling.logprobs is not None
+        self._include_usage = request.include_usage
+        self._head = {
+            "id": f"chatcmpl-{answer.request_id}",
+            "object": "chat.completion.chunk" if request.stream else "chat.completion",
+            "created": answer.created,
+            "model": model,
         }
-        if self._include_usage:
-            chunk["usage"] = None
-        return chunk
+
+    def completion(self) -> dict[str, Any]:
+        """The whole answer. All its choices must have ended."""
+        choices = [
+            {
+                "index": stream.choice,
+                "message": {"role": "assistant", "content": stream.text, "refusal": None},
+                "logprobs": self._logprobs(stream.logprobs),
+                **_ending(end),
+            }
+            for stream, end in zip(self._answer.streams, self._answer.ends, strict=True)
+        ]
+        return self._head | {"choices": choices, "usage": usage(self._answer.ends)}
+
+    def role(self, choice: int) -> dict[str, Any]:
+        return self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
+
+    def text(self, choice: int, delta: Delta) -> dict[str, Any]:
+        return self._chunk(choice, {"content": delta.text}, logprobs=self._logprobs(delta.logprobs))
+
+    def finish(self, end: FinishedEvent) -> dict[str, Any]:
+        return self._chunk(end.choice, {}, **_ending(end))
+
+    def usage(self) -> dict[str, Any] | None:
+        """The usage chunk, if it was asked for. All choices must have ended."""
+        return (
+            self._head | {"choices": [], "usage": usage(self._answer.ends)} if self._include_usage else None
+        )
+
+    def _chunk(self, choice: int, delta: dict[str, Any], **fields: object) -> dict[str, Any]:
+        content = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None} | fields
+        return self._head | {"choices": [content]} | ({"usage": None} if self._include_usage else {})
+
+    def _logprobs(self, logprobs: Sequence[ChosenLogprob]) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        return {"content": entries(logprobs, self._vocabulary), "refusal": None}
+
+
+def _ending(end: FinishedEvent) -> dict[str, Any]:
+    """Of an answer that is no failure. A limit on time cuts it short as one on tokens does; `stop_reason`
+    names it then."""
+    reason = "length" if end.reason is FinishReason.TIMEOUT else end.reason.value
+    return {"finish_reason": reason, "stop_reason": end.stop}

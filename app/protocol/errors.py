@@ -1,15 +1,18 @@
 """Errors as clients see them: the OpenAI error object.
 
-Knows: the object's shape, and how a schema's complaint becomes a sentence that names the field, what was
-got and what is allowed. Does not know: HTTP, sockets, any particular request.
+Knows: the object's shape, and how a schema's complaint, or the engine's, becomes a sentence that names the
+field, what was got and what is allowed. Does not know: HTTP, sockets, any particular request.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from engine.request import QueueFull
 
 SHOWN = 60
 """Characters of a client's value that an error repeats."""
@@ -24,6 +27,7 @@ class ApiError(Exception):
         code: for programs.
         param: dotted path of the field at fault, if one is.
         kind: the object's `type`.
+        retry_after: seconds after which the same request is worth another try, if that is known.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class ApiError(Exception):
         code: str,
         param: str | None = None,
         kind: str = "invalid_request_error",
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,10 +46,12 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.kind = kind
+        self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
         """The error object, without the envelope that differs between HTTP and sockets."""
-        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        body = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return body if self.retry_after is None else body | {"retry_after": self.retry_after}
 
 
 def model_not_found(name: str, served: str) -> ApiError:
@@ -59,6 +66,17 @@ def model_not_found(name: str, served: str) -> ApiError:
 def unavailable(message: str) -> ApiError:
     """This server cannot serve the request, another or a later one could."""
     return ApiError(503, message, code="server_unavailable", kind="server_error")
+
+
+def queue_full(full: QueueFull) -> ApiError:
+    """The limit of one client is 429, as in the OpenAI API; that of the whole server is 503."""
+    seconds = max(1, math.ceil(full.retry_after))
+    message = f"{full}; there will be a place in about {seconds} s"
+    if full.of_session:
+        return ApiError(
+            429, message, code="rate_limit_exceeded", kind="rate_limit_error", retry_after=seconds
+        )
+    return ApiError(503, message, code="server_overloaded", kind="server_error", retry_after=seconds)
 
 
 def generation_failed(message: str) -> ApiError:
@@ -80,6 +98,14 @@ def shown(value: object) -> str:
         case str():
             return repr(value) if len(value) <= SHOWN else f"{value[:SHOWN]!r}... ({len(value)} characters)"
     return repr(value)
+
+
+def from_value_error(error: ValueError) -> ApiError:
+    """What the engine has against a request's parameters. Its messages begin with the field's name."""
+    field, colon, _ = str(error).partition(":")
+    return ApiError(
+        400, str(error), code="invalid_value", param=field if colon and field.isidentifier() else None
+    )
 
 
 def from_validation(error: ValidationError, schema: type[BaseModel], payload: object) -> ApiError:
@@ -111,7 +137,7 @@ def _path(error: ErrorDetails, payload: object) -> list[str]:
             at = at[step]  # type: ignore[index]  # a list's step is an int here
         elif not (error["type"] == "missing" and step == error["loc"][-1]):
             continue
-        path.append(str(step))
+        path.append(str(step)[:SHOWN])
     return path
 
 
@@ -143,6 +169,9 @@ _EXPECTED = {
 }
 
 
+_BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+
+
 def _allowed(error: ErrorDetails, path: list[str], schema: type[BaseModel]) -> str:
     field = schema.model_fields.get(path[0]) if path else None
     if len(path) == 1 and field is not None and field.description:
@@ -152,4 +181,7 @@ def _allowed(error: ErrorDetails, path: list[str], schema: type[BaseModel]) -> s
     context = error.get("ctx", {})
     if expected := context.get("expected") or context.get("expected_tags"):
         return str(expected)
+    for name, words in _BOUNDS.items():
+        if name in context:
+            return f"{words} {context[name]}"
     return error["msg"]

@@ -6,17 +6,24 @@ Does not know: sockets, lanes, HTTP, the engine, tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from app.protocol.fields import COUNT, RequestFields, TokenCount
+from app.protocol.endings import failure
+from app.protocol.errors import ApiError
+from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
+from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
 from app.protocol.payload import StrictObject, Unsupported, parse
 from app.store import Message
-from app.streams import Stream, StreamError
-from engine.request import FinishedEvent, FinishReason
+from app.streams import Answer, Delta, StreamError
+from engine.detokenizer import Vocabulary
+from engine.request import ChosenLogprob, FinishedEvent, FinishReason
+from engine.sampling import MAX_LOGPROBS, SamplingParams
 
 UNSUPPORTED: Unsupported = {
     "access_programs": (),
@@ -26,7 +33,6 @@ UNSUPPORTED: Unsupported = {
     "conversation": (),
     "generate": (True,),
     "image": (),
-    "include": ([],),
     "max_tool_calls": (),
     "moderation": (),
     "parallel_tool_calls": (True, False),
@@ -40,7 +46,6 @@ UNSUPPORTED: Unsupported = {
     "text": ({}, {"format": {"type": "text"}}),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 """Parameters of the OpenAI API that we know and do not support, and their values that change nothing."""
@@ -92,6 +97,9 @@ Metadata = Annotated[
 ]
 
 
+LOGPROBS = "message.output_text.logprobs"
+
+
 class CreateResponse(RequestFields):
     model: str | None = Field(None, description="the name of the served model, or nothing")
     input: Annotated[list[InputMessage], BeforeValidator(_as_messages)] = Field(
@@ -100,7 +108,16 @@ class CreateResponse(RequestFields):
     instructions: str | None = Field(None, description="a string")
     previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
     max_output_tokens: TokenCount | None = Field(None, description=COUNT)
-    store: bool | None = Field(None, description="true or false")
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(
+        None, description=f"a list of nothing but {LOGPROBS!r}"
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description=f"an integer from 0 to {MAX_LOGPROBS}, with {LOGPROBS!r} in include",
+    )
+    store: bool | None = Field(None, description=SWITCH)
     metadata: Metadata | None = Field(
         None, description="an object of up to 16 strings, each up to 512 characters under a key of up to 64"
     )
@@ -110,15 +127,34 @@ class CreateResponse(RequestFields):
         """Kept for other connections too, unless the client says no."""
         return self.store is not False
 
+    @property
+    def with_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+    @cached_property
+    def sampling(self) -> SamplingParams:
+        return self._sampling(
+            self.max_output_tokens, logprobs=self.top_logprobs or 0 if self.with_logprobs else None
+        )
+
+    @cached_property
     def messages(self) -> list[Message]:
         """The new messages, without instructions and without what came before."""
         return [message(each.role, [part.text for part in each.content]) for each in self.input]
 
 
 def parse_create(fields: dict[str, Any]) -> CreateResponse:
-    """Raises ApiError."""
+    """Raises ApiError. Leaves nothing that grows with the messages for later."""
     request = parse(CreateResponse, fields, UNSUPPORTED)
-    refuse_empty(request.messages(), "input")
+    if request.top_logprobs and not request.with_logprobs:
+        raise ApiError(
+            400,
+            f"top_logprobs: got {request.top_logprobs}, allowed: only together with {LOGPROBS!r} in include",
+            code="invalid_value",
+            param="top_logprobs",
+        )
+    refuse_empty(request.messages, "input")
+    _ = request.sampling
     return request
 
 
@@ -138,15 +174,23 @@ class ResponseEvents:
     every other reader got.
 
     A response that the client cancelled ends with `response.incomplete` and the status "cancelled":
-    both are in the SDKs' types, and no event of that name is.
+    both are in the SDKs' types, and no event of that name is. One that `max_time_ms` cut short is incomplete
+    with that name as its reason. The SDKs' types do not list it, and their parsers pass it on; the reasons
+    that they list would be untrue.
+
+    Args:
+        answer: with one choice.
+        vocabulary: what the tokens of log probabilities stand for.
     """
 
-    def __init__(self, stream: Stream, request: CreateResponse, model: str) -> None:
-        self.id = f"resp_{stream.request_id}"
-        self.stream = stream
+    def __init__(self, answer: Answer, request: CreateResponse, model: str, vocabulary: Vocabulary) -> None:
+        self.id = f"resp_{answer.request_id}"
+        self.answer = answer
+        (self.stream,) = answer.streams
         self.request = request
-        self._item_id = f"msg_{stream.request_id}"
+        self._item_id = f"msg_{answer.request_id}"
         self._model = model
+        self._vocabulary = vocabulary
 
     def event(self, number: int) -> Event | None:
         """Event `number`, or None if it has not happened yet.
@@ -160,8 +204,9 @@ class ResponseEvents:
             taken = self.stream.take(min(number - OPENING, self.stream.num_deltas))
             if taken is None:
                 return None
-            if isinstance(taken, str):
-                event = self._at_part("response.output_text.delta", delta=taken, logprobs=[])
+            if isinstance(taken, Delta):
+                logprobs = self._logprobs(taken.logprobs)
+                event = self._at_part("response.output_text.delta", delta=taken.text, logprobs=logprobs)
             else:
                 event = self._closing(number - OPENING - self.stream.num_deltas, taken)
         event["sequence_number"] = number
@@ -175,14 +220,15 @@ class ResponseEvents:
                 return {"type": "response.in_progress", "response": self._response("in_progress")}
             case 2:
                 return self._item_event("response.output_item.added", self._item("in_progress"))
-        return self._at_part("response.content_part.added", part=_part(""))
+        return self._at_part("response.content_part.added", part=_part("", []))
 
     def _closing(self, step: int, end: FinishedEvent) -> Event:
         match step:
             case 0:
-                return self._at_part("response.output_text.done", text=self.stream.text, logprobs=[])
+                text, logprobs = self.stream.text, self._all_logprobs
+                return self._at_part("response.output_text.done", text=text, logprobs=logprobs)
             case 1:
-                return self._at_part("response.content_part.done", part=_part(self.stream.text))
+                return self._at_part("response.content_part.done", part=self._final_part)
             case 2:
                 return self._item_event("response.output_item.done", self._final_item(end))
             case 3:
@@ -193,7 +239,7 @@ class ResponseEvents:
         kind, status, details, error = self._outcome(end)
         response = self._response(status) | {
             "output": [self._final_item(end)],
-            "completed_at": self.stream.created + int(end.timings.finished - end.timings.arrival),
+            "completed_at": self.answer.created + int(end.timings.finished - end.timings.arrival),
             "incomplete_details": details,
             "error": error,
             "usage": _usage(end),
@@ -202,25 +248,22 @@ class ResponseEvents:
 
     def _outcome(self, end: FinishedEvent) -> tuple[str, str, Event | None, Event | None]:
         """Event type, status, incomplete_details, error."""
-        match end.reason:
-            case FinishReason.STOP:
-                return "response.completed", "completed", None, None
-            case FinishReason.LENGTH:
-                return "response.incomplete", "incomplete", {"reason": "max_output_tokens"}, None
-            case FinishReason.ABORT if self.stream.cancelled:
-                return "response.incomplete", "cancelled", None, None
-            case FinishReason.ABORT:
-                cut = "the server is shutting down; the answer was cut short"
-                return "response.failed", "failed", None, {"code": "server_error", "message": cut}
-        message = end.error or "the answer could not be computed"
-        return "response.failed", "failed", None, {"code": "server_error", "message": message}
+        if end.reason is FinishReason.ABORT and self.answer.cancelled:
+            return "response.incomplete", "cancelled", None, None
+        if error := failure(end):
+            details = {"code": error.code, "message": error.message}
+            return "response.failed", "failed", None, details
+        if end.reason is FinishReason.STOP:
+            return "response.completed", "completed", None, None
+        reason = end.stop if end.reason is FinishReason.TIMEOUT else "max_output_tokens"
+        return "response.incomplete", "incomplete", {"reason": reason}, None
 
     def _response(self, status: str) -> Event:
         request = self.request
         return {
             "id": self.id,
             "object": "response",
-            "created_at": self.stream.created,
+            "created_at": self.answer.created,
             "completed_at": None,
             "status": status,
             "background": False,
@@ -234,11 +277,12 @@ class ResponseEvents:
             "parallel_tool_calls": True,
             "previous_response_id": request.previous_response_id,
             "store": request.stored,
-            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "temperature": request.sampling.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
-            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "top_logprobs": request.top_logprobs or 0,
+            "top_p": request.sampling.top_p,
             "truncation": "disabled",
             "usage": None,
             "user": request.user,
@@ -246,7 +290,19 @@ class ResponseEvents:
 
     def _final_item(self, end: FinishedEvent) -> Event:
         item = self._item("completed" if end.reason is FinishReason.STOP else "incomplete")
-        return item | {"content": [_part(self.stream.text)]}
+        return item | {"content": [self._final_part]}
+
+    @cached_property
+    def _final_part(self) -> Event:
+        return _part(self.stream.text, self._all_logprobs)
+
+    @cached_property
+    def _all_logprobs(self) -> list[Event]:
+        """Of the whole answer, which must have ended."""
+        return self._logprobs(self.stream.logprobs)
+
+    def _logprobs(self, logprobs: Sequence[ChosenLogprob]) -> list[Event]:
+        return entries(logprobs, self._vocabulary)
 
     def _item(self, status: str) -> Event:
         return {
@@ -264,14 +320,14 @@ class ResponseEvents:
         return {"type": kind, "item_id": self._item_id, "output_index": 0, "content_index": 0} | fields
 
 
-def _part(text: str) -> Event:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: list[Event]) -> Event:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def _usage(end: FinishedEvent) -> Event:
     return {
         "input_tokens": end.num_prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": end.num_cached_tokens, "cache_write_tokens": 0},
         "output_tokens": end.num_output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": end.num_prompt_tokens + end.num_output_tokens,

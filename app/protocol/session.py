@@ -3,11 +3,13 @@
 Knows: the client's messages, lanes, limits, which responses are live. Does not know: sockets, the engine,
 time, tasks. The caller feeds it what happened and carries out the effects that it returns, in order.
 
-    receive(text) / receive_binary()      a message came
-    began(turn, response_id)              a turn's response exists now
-    failed(turn, error)                   a turn could not begin
-    ended(turn, conversation)             a turn's last event is being written
-    closed()                              the client is gone
+    take(understand(text)) / receive_binary()      a message came
+    began(turn, response_id)                       a turn's response exists now
+    failed(turn, error)                            a turn could not begin
+    ended(turn, conversation)                      a turn's last event is being written
+    closed()                                       the client is gone
+
+What takes time that grows with a message, `understand` does; it needs no session and may run anywhere.
 
 A lane is FIFO: its next turn begins when the last event of the one before was written. Turns of different
 lanes run at once, up to `max_active`; beyond that they wait, in the order in which they came.
@@ -91,6 +93,39 @@ class CancelResponse(StrictObject):
     stream_id: str | None = Field(None, description="the lane of that response")
 
 
+Understood = Turn | CancelResponse | Send
+"""What a message asks for, or the event that says what is wrong with it."""
+
+
+def understand(text: str) -> Understood:
+    lane: str | None = None
+    try:
+        message = decode(text)
+        lane = _lane_of(message)
+        return _meaning(message, lane, len(text))
+    except ApiError as error:
+        return Send(error_event(error, lane))
+
+
+def _meaning(message: dict[str, Any], lane: str | None, size: int) -> Turn | CancelResponse:
+    """Raises ApiError."""
+    kind = message.get("type")
+    fields = {name: value for name, value in message.items() if name != "type"}
+    if kind == "response.create":
+        for name in (*IGNORED_IN_SOCKET_MODE, "stream_id"):
+            fields.pop(name, None)
+        return Turn(parse_create(fields), lane, size)
+    if kind == "response.cancel":
+        return parse(CancelResponse, fields, {})
+    code = "missing_required_parameter" if kind is None else "unknown_message_type"
+    raise ApiError(
+        400,
+        f"type: got {shown(kind)}, allowed: 'response.create' or 'response.cancel'",
+        code=code,
+        param="type",
+    )
+
+
 @dataclass(slots=True)
 class _Lane:
     active: Turn | None = None
@@ -115,13 +150,13 @@ class SocketSession:
 
     # -- what happened ----------------------------------------------------------------------------------
 
-    def receive(self, text: str) -> list[Effect]:
-        lane: str | None = None
+    def take(self, message: Understood) -> list[Effect]:
+        if isinstance(message, Send):
+            return [message]
         try:
-            message = decode(text)
-            lane = _lane_of(message)
-            return self._handle(message, lane, len(text))
+            return self._enqueue(message) if isinstance(message, Turn) else self._cancel(message)
         except ApiError as error:
+            lane = message.lane if isinstance(message, Turn) else message.stream_id
             return [Send(error_event(error, lane))]
 
     def receive_binary(self) -> list[Effect]:
@@ -159,23 +194,6 @@ class SocketSession:
         return [Abort(turn) for turn in self._by_response.values()]
 
     # -- messages ---------------------------------------------------------------------------------------
-
-    def _handle(self, message: dict[str, Any], lane: str | None, size: int) -> list[Effect]:
-        kind = message.get("type")
-        fields = {name: value for name, value in message.items() if name != "type"}
-        if kind == "response.create":
-            for name in (*IGNORED_IN_SOCKET_MODE, "stream_id"):
-                fields.pop(name, None)
-            return self._enqueue(Turn(parse_create(fields), lane, size))
-        if kind == "response.cancel":
-            return self._cancel(parse(CancelResponse, fields, {}))
-        code = "missing_required_parameter" if kind is None else "unknown_message_type"
-        raise ApiError(
-            400,
-            f"type: got {shown(kind)}, allowed: 'response.create' or 'response.cancel'",
-            code=code,
-            param="type",
-        )
 
     def _enqueue(self, turn: Turn) -> list[Effect]:
         self._check_room(turn)

@@ -134,7 +134,8 @@ BODIES: list[tuple[str, bytes, int, str | None, str]] = [
     ("unknown model", body(model="gpt-9"), 404, "model", "model_not_found"),
     ("too long", body(messages=LONG), 400, "messages", "context_length_exceeded"),
     ("refused by the template", body(messages=RUDE), 400, "messages", "invalid_value"),
-    ("not supported", body(n=3), 400, "n", "unsupported_value"),
+    ("too many", body(n=129), 400, "n", "out_of_range"),
+    ("not supported", body(store=True), 400, "store", "unsupported_value"),
     ("over the limit", b'{"model": "' + b"x" * 30_000 + b'"}', 413, None, "request_too_large"),
 ]
 
@@ -285,11 +286,11 @@ async def test_unknown_paths_and_methods_get_the_error_object() -> None:
 async def test_a_fault_of_ours_fails_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as server, bystander(server), server.http() as http, server.socket() as socket:
 
-        def broken(messages: object) -> list[int]:
+        def broken(*arguments: object) -> None:
             raise KeyError("secret detail")
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(server.service), "_encode", lambda self, messages: broken(messages))
+            patch.setattr(server.service.bridge, "start", broken)
             response = await http.post("/v1/chat/completions", content=body())
             (event,) = await socket.answer("x")
         for status, error in (

@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 
 from app.bridge import Bridge
 from app.metrics import Metrics
+from app.streams import Answer
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.request import ContextLengthExceeded, EngineStopped, FinishReason
+from engine.request import ContextLengthExceeded, EngineStopped, FinishReason, Request
 from engine.sampling import SamplingParams
 from tests.fakes import FakeRunner, continuation, fake_ids, fake_vocabulary, run_until_idle
 
@@ -46,9 +47,20 @@ class Setup:
         self.engine = Engine(self.runner, fake_vocabulary(), config, self.bridge.publish)
         self.bridge.attach(self.engine)
         self.bridge.run_on(self.loop)  # type: ignore[arg-type]
+        self.num_started = 0
+
+    def begin(self, answer: Answer, user: str | None = None, **sampling: Any) -> None:
+        params = SamplingParams(**({"temperature": 0, "n": len(answer.streams)} | sampling))
+        self.bridge.start(answer, Request(answer.request_id, PROMPT, params, answer.arrival), user)
+
+    def answer(self, n: int = 1, **sampling: Any) -> Answer:
+        self.num_started += 1
+        answer = Answer(f"{self.num_started}", arrival=0.0, created=1, n=n)
+        self.begin(answer, **sampling)
+        return answer
 
     def start(self, **sampling: Any) -> Any:
-        return self.bridge.start(PROMPT, SamplingParams(**({"temperature": 0} | sampling)), arrival=0.0)
+        return self.answer(**sampling).streams[0]
 
 
 def letters(count: int) -> str:
@@ -78,31 +90,59 @@ def test_readers_are_woken_after_all_of_a_tick_is_there() -> None:
     assert seen == [False, False, True, True]
 
 
-def test_a_cancel_ends_the_stream_in_the_next_tick() -> None:
+def test_a_cancel_ends_the_answer_in_the_next_tick() -> None:
     setup = Setup()
-    stream, other = setup.start(), setup.start(max_tokens=5)
+    answer, other = setup.answer(), setup.answer(max_tokens=5)
     setup.engine.tick()
-    setup.bridge.cancel(stream)
+    setup.bridge.cancel(answer)
     setup.engine.tick()
     setup.loop.run()
-    assert stream.end.reason is FinishReason.ABORT
-    assert stream.cancelled
-    assert stream.text == letters(1)
+    assert answer.ends[0].reason is FinishReason.ABORT
+    assert answer.cancelled
+    assert answer.streams[0].text == letters(1)
     run_until_idle(setup.engine)
     setup.loop.run()
-    assert other.text == letters(5)
+    assert other.streams[0].text == letters(5)
     setup.bridge.cancel(other)  # it has ended: nothing happens
     assert not other.cancelled
 
 
-def test_a_stream_that_is_cut_was_not_cancelled_by_its_client() -> None:
+def test_an_answer_that_is_cut_was_not_cancelled_by_its_client() -> None:
     setup = Setup()
-    stream = setup.start()
+    answer = setup.answer()
     setup.bridge.cut_all()
     setup.engine.tick()
     setup.loop.run()
-    assert stream.end.reason is FinishReason.ABORT
-    assert not stream.cancelled
+    assert answer.ends[0].reason is FinishReason.ABORT
+    assert not answer.cancelled
+
+
+def test_an_answer_that_was_cancelled_before_it_began_never_begins() -> None:
+    setup = Setup()
+    answer = Answer("1", arrival=0.0, created=1)
+    setup.bridge.cancel(answer)
+    setup.begin(answer)
+    assert not setup.engine.tick()
+    assert setup.bridge.num_open == 0
+
+
+def test_a_cancel_while_the_engine_is_being_told_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The abort comes first then, and means nothing to the engine."""
+    setup = Setup()
+    answer = Answer("1", arrival=0.0, created=1)
+    submit = setup.engine.submit
+
+    def slow_submit(request: Request) -> None:
+        setup.bridge.cancel(answer)
+        setup.engine.tick()
+        submit(request)
+
+    monkeypatch.setattr(setup.engine, "submit", slow_submit)
+    setup.begin(answer)
+    run_until_idle(setup.engine)
+    setup.loop.run()
+    assert answer.ends[0].reason is FinishReason.ABORT
+    assert setup.bridge.num_open == 0
 
 
 def test_what_the_engine_refuses_leaves_no_stream_behind() -> None:
@@ -131,18 +171,19 @@ def test_held_back_text_is_no_token() -> None:
 def test_one_line_is_logged_per_response_and_none_of_its_words() -> None:
     setup = Setup()
     with capture_logs() as logs:
-        stream = setup.bridge.start(PROMPT, SamplingParams(temperature=0, max_tokens=4), 0.0, user="alice")
+        answer = Answer("1", arrival=0.0, created=1)
+        setup.begin(answer, user="alice", max_tokens=4)
         run_until_idle(setup.engine)
         setup.loop.run()
     (line,) = logs
     assert line["event"] == "response_finished"
-    assert line["request_id"] == stream.request_id
+    assert (line["request_id"], line["choice"]) == (answer.request_id, 0)
     assert line["finish_reason"] == "length"
     assert (line["prompt_tokens"], line["output_tokens"], line["preemptions"]) == (len(PROMPT), 4, 0)
     assert line["user"] == "alice"
     assert 0 < line["queue_ms"] <= line["ttft_ms"] <= line["total_ms"]
     assert line["tokens_per_s"] > 0
-    assert stream.text not in str(line)
+    assert answer.streams[0].text not in str(line)
 
 
 def test_after_the_loop_is_closed_nothing_is_handed_over() -> None:

@@ -6,11 +6,36 @@ import asyncio
 
 import orjson
 
-from tests.app.harness import PATIENCE, eventually, running, text_of
+from tests.app.harness import PATIENCE, eventually, running, said, text_of
 
 
 class DeviceFault(Exception):
     pass
+
+
+async def test_one_fault_is_survived_and_who_waited_is_answered() -> None:
+    async with (
+        running(max_num_seqs=1) as server,
+        server.http() as http,
+        server.socket() as first,
+        server.socket() as second,
+    ):
+        server.gate.close()
+        await first.create("hello", max_output_tokens=500)
+        await eventually(lambda: server.stats().num_running == 1)
+        await second.create("me too", max_output_tokens=50)
+        await eventually(lambda: server.service.bridge.num_open == 2)
+
+        def fault() -> None:
+            server.runner.during = server.gate
+            raise DeviceFault("the device is gone for a moment")
+
+        server.runner.during = fault
+        server.gate.open()
+        assert (await first.until("response.failed", "response.incomplete"))[-1]["type"] == "response.failed"
+        events = await second.until("response.failed", "response.incomplete")
+        assert text_of(events) == said("me too", 50)
+        assert (await http.get("/readyz")).status_code == 200
 
 
 async def test_an_engine_fault_ends_every_stream_with_an_error_and_turns_readiness_red() -> None:

@@ -65,7 +65,7 @@ async def test_the_metrics_count_what_happened() -> None:
     assert idle['tickwire:request_success_total{finished_reason="length"}'] == 3
     assert {name for name in idle if "request_success_total" in name} == {
         f'tickwire:request_success_total{{finished_reason="{reason}"}}'
-        for reason in ("stop", "length", "abort", "error")
+        for reason in ("stop", "length", "abort", "timeout", "error")
     }
     assert idle["tickwire:num_preemptions_total"] == 0
     assert idle["tickwire:e2e_request_latency_seconds_count"] == 3

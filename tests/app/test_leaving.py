@@ -53,25 +53,25 @@ async def queued(server: RunningServer, client: Callable[..., Awaitable[Leave]])
     await eventually(lambda: server.stats().num_running == 1)
     leave = await client(server, "second")
     await eventually(lambda: server.service.bridge.num_open == 2)
-    return list(server.service.bridge._open)[1], leave
+    return list(server.service.bridge._open)[1][0], leave
 
 
 async def prefilling(server: RunningServer, client: Callable[..., Awaitable[Leave]]) -> tuple[str, Leave]:
     leave = await client(server, LONG)
     server.gate.step(3)
     await eventually(lambda: server.stats().num_ticks == 4)
-    (request_id,) = server.service.bridge._open
-    assert server.service.bridge._open[request_id].num_tokens == 0
-    return request_id, leave
+    ((key, stream),) = server.service.bridge._open.items()
+    assert stream.num_tokens == 0
+    return key[0], leave
 
 
 async def decoding(server: RunningServer, client: Callable[..., Awaitable[Leave]]) -> tuple[str, Leave]:
     leave = await client(server, "short")
     server.gate.step(5)
     await eventually(lambda: server.stats().num_ticks == 6)
-    (request_id,) = server.service.bridge._open
-    await eventually(lambda: server.service.bridge._open[request_id].num_tokens == 5)
-    return request_id, leave
+    ((key, stream),) = server.service.bridge._open.items()
+    await eventually(lambda: stream.num_tokens == 5)
+    return key[0], leave
 
 
 @pytest.mark.parametrize("client", [open_socket, open_http, open_stream])

@@ -1,4 +1,4 @@
-"""Requests and answers as pure data: what is accepted, what is refused and how, what is sent."""
+"""Requests as pure data: what is accepted, what is refused and how."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from app.protocol.chat import ChunkBuilder, completion, parse_chat
+from app.protocol.chat import UNSUPPORTED as UNSUPPORTED_IN_CHAT
+from app.protocol.chat import ChatRequest, parse_chat
 from app.protocol.errors import ApiError
 from app.protocol.payload import decode
-from app.protocol.responses import ResponseEvents, parse_create
-from app.streams import Stream, StreamError
-from engine.request import FinishedEvent, FinishReason, Timings
+from app.protocol.responses import UNSUPPORTED as UNSUPPORTED_IN_RESPONSES
+from app.protocol.responses import CreateResponse, parse_create
 from engine.sampling import SamplingParams
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -50,7 +50,33 @@ SAMPLING = [
     ("stop", "", "empty_value", "each of 1 to 1024 characters"),
     ("stop", ["a"] * 17, "value_too_long", "a list of 17"),
     ("stop", {"a": 1}, "invalid_type", "got an object with 1 fields, allowed: a string or a list"),
-    ("stop_token_ids", [-1], "out_of_range", ""),
+    ("stop_token_ids", [-1], "out_of_range", "got -1, allowed: at least 0"),
+    ("presence_penalty", -2.1, "out_of_range", "got -2.1, allowed: a number from -2 to 2"),
+    ("frequency_penalty", 2.1, "out_of_range", "got 2.1, allowed: a number from -2 to 2"),
+    ("repetition_penalty", 0, "out_of_range", "got 0, allowed: a number above 0 and at most 2"),
+    ("logit_bias", [1], "invalid_type", "got a list of 1, allowed: an object of up to 1024 token ids"),
+    ("logit_bias", {"7": 101}, "out_of_range", "got 101, allowed: at most 100"),
+    ("logit_bias", {"7": "much"}, "invalid_type", "got 'much', allowed: a number"),
+    ("logit_bias", {"07": 1}, "invalid_value", "got '07', allowed: a token id, in digits"),
+    ("logit_bias", {"word": 1}, "invalid_value", "got 'word', allowed: a token id, in digits"),
+    ("logit_bias", {str(i): 1 for i in range(1025)}, "value_too_long", "got an object with 1025 fields"),
+    ("allowed_token_ids", [], "empty_value", "got an empty list, allowed: a list of 1 to 65536 token ids"),
+    ("allowed_token_ids", [0] * 65537, "value_too_long", "got a list of 65537"),
+    ("allowed_token_ids", ["7"], "invalid_type", "got '7', allowed: an integer"),
+    ("bad_words", "swear", "invalid_type", "got 'swear', allowed: a list of up to 64 strings"),
+    ("bad_words", ["x"] * 65, "value_too_long", "got a list of 65"),
+    ("bad_words", ["x", ""], "empty_value", "got '', allowed: a non-empty string"),
+    ("min_tokens", -1, "out_of_range", "got -1, allowed: an integer of at least 0"),
+    ("ignore_eos", 1, "invalid_type", "got 1, allowed: true or false"),
+    ("include_stop_str_in_output", "no", "invalid_type", "got 'no', allowed: true or false"),
+    ("priority", "urgent", "invalid_value", "got 'urgent', allowed: 'interactive' or 'batch'"),
+    ("priority", 1, "invalid_value", "got 1, allowed: 'interactive' or 'batch'"),
+    ("max_queue_ms", 0, "out_of_range", "got 0, allowed: a number of milliseconds above 0"),
+    ("max_time_ms", -5, "out_of_range", "got -5, allowed: a number of milliseconds above 0"),
+    ("max_time_ms", "1s", "invalid_type", "got '1s', allowed: a number of milliseconds above 0"),
+    ("cache_salt", "", "empty_value", "got '', allowed: a string of 1 to 512 characters"),
+    ("top_logprobs", 21, "out_of_range", "got 21, allowed: an integer from 0 to 20"),
+    ("top_logprobs", 2, "invalid_value", "got 2, allowed: only together with "),
     ("user", 5, "invalid_type", "got 5, allowed: a string"),
     ("user", "x" * 513, "value_too_long", "(513 characters)"),
     ("nonsense", 1, "unknown_parameter", "nonsense: unknown field; allowed: temperature, "),
@@ -106,10 +132,13 @@ CHAT = [
     ),
     ({"max_tokens": 0}, "max_tokens", "out_of_range", "got 0, allowed: an integer of at least 1"),
     ({"max_completion_tokens": 1.5}, "max_completion_tokens", "invalid_type", "got 1.5"),
-    ({"n": 2}, "n", "unsupported_value", "got 2, allowed: 1"),
-    ({"n": True}, "n", "unsupported_value", "got true, allowed: 1"),
-    ({"logprobs": True}, "logprobs", "unsupported_value", "allowed: false"),
-    ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_value", "allowed: 0"),
+    ({"n": 0}, "n", "out_of_range", "got 0, allowed: an integer from 1 to 128"),
+    ({"n": 129}, "n", "out_of_range", "got 129, allowed: an integer from 1 to 128"),
+    ({"n": True}, "n", "invalid_type", "got true, allowed: an integer from 1 to 128"),
+    ({"logprobs": 2}, "logprobs", "invalid_type", "got 2, allowed: true or false"),
+    ({"logprobs": False, "top_logprobs": 2}, "top_logprobs", "invalid_value", "with logprobs=true"),
+    ({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "invalid_value", "got 6, allowed: at most max_tokens"),
+    ({"store": True}, "store", "unsupported_value", "got true, allowed: false"),
     ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value", '"text"'),
     ({"stream": "yes"}, "stream", "invalid_type", "got 'yes', allowed: true or false"),
     ({"stream_options": {}}, "stream_options", "invalid_value", "only together with stream=true"),
@@ -156,6 +185,15 @@ CREATE = [
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "value_too_long", "up to 16 strings"),
     ({"truncation": "auto"}, "truncation", "unsupported_value", "got 'auto', allowed: \"disabled\""),
     ({"conversation": "conv_1"}, "conversation", "unsupported_parameter", "not supported"),
+    (
+        {"include": ["reasoning.encrypted_content"]},
+        "include.0",
+        "invalid_value",
+        "'message.output_text.logprobs'",
+    ),
+    ({"include": [], "top_logprobs": 2}, "top_logprobs", "invalid_value", "in include"),
+    ({"n": 2}, "n", "unknown_parameter", "unknown field"),
+    ({"min_tokens": 6, "max_output_tokens": 5}, "min_tokens", "invalid_value", "at most max_tokens (5)"),
 ]
 
 
@@ -207,23 +245,76 @@ def test_json_that_is_no_object_is_refused(raw: bytes) -> None:
     ],
 )
 def test_values_that_change_nothing_are_fine(fields: dict[str, Any]) -> None:
-    assert chat(**fields).params(None) == SamplingParams()
+    assert chat(**fields).sampling == SamplingParams()
+
+
+@pytest.mark.parametrize("fields", [{"include": [], "top_logprobs": 0}, {"include": None, "tools": []}])
+def test_values_that_change_nothing_are_fine_in_responses_too(fields: dict[str, Any]) -> None:
+    assert create(**fields).sampling == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "schema"),
+    [(UNSUPPORTED_IN_CHAT, ChatRequest), (UNSUPPORTED_IN_RESPONSES, CreateResponse)],
+)
+def test_nothing_is_both_supported_and_refused(unsupported: Any, schema: Any) -> None:
+    assert not unsupported.keys() & schema.model_fields.keys()
 
 
 def test_sampling_reaches_the_engine() -> None:
-    fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": -7, "stop_token_ids": [3]}
+    fields = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 4,
+        "min_p": 0.1,
+        "presence_penalty": -1,
+        "frequency_penalty": 2,
+        "repetition_penalty": 1.2,
+        "logit_bias": {"50": -100, "0": 1.5},
+        "allowed_token_ids": [9, 3, 9],
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "seed": -7,
+        "stop_token_ids": [3],
+        "include_stop_str_in_output": True,
+    }
     wanted = SamplingParams(
         temperature=0.5,
         top_p=0.9,
         top_k=4,
         min_p=0.1,
+        presence_penalty=-1,
+        frequency_penalty=2,
+        repetition_penalty=1.2,
+        logit_bias=((50, -100), (0, 1.5)),
+        allowed_token_ids=(3, 9),
+        min_tokens=2,
+        ignore_eos=True,
         seed=-7,
         max_tokens=9,
         stop=("x",),
         stop_token_ids=(3,),
+        include_stop=True,
     )
-    assert chat(**fields, stop="x").params(9) == wanted
-    assert create(**fields, stop=["x"]).params(9) == wanted
+    assert chat(**fields, stop="x", max_tokens=9).sampling == wanted
+    assert create(**fields, stop=["x"], max_output_tokens=9).sampling == wanted
+
+
+def test_choices_and_log_probabilities_reach_the_engine() -> None:
+    def of(request: Any) -> tuple[int, int | None]:
+        return request.sampling.n, request.sampling.logprobs
+
+    assert of(chat(n=3)) == (3, None)
+    assert of(chat(logprobs=True)) == (1, 0)
+    assert of(chat(logprobs=True, top_logprobs=20)) == (1, 20)
+    assert of(create(include=["message.output_text.logprobs"])) == (1, 0)
+    assert of(create(include=["message.output_text.logprobs"], top_logprobs=5)) == (1, 5)
+
+
+def test_a_field_s_name_in_an_error_has_a_bounded_length() -> None:
+    error = refused(chat, **{"x" * 10_000: 1})
+    assert len(error.message) < 2000
+    assert len(error.param or "") < 100
 
 
 def test_the_current_name_of_the_token_limit_wins() -> None:
@@ -249,7 +340,7 @@ def test_chat_messages_become_a_conversation() -> None:
             {"role": "assistant", "content": ""},
         ]
     )
-    assert request.conversation() == [
+    assert request.conversation == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "a\nb"},
         {"role": "assistant", "content": "c"},
@@ -268,151 +359,8 @@ def test_response_items_become_a_conversation() -> None:
     }
     asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
     request = create(input=[asked, answered, {"role": "user", "content": "more"}])
-    assert request.messages() == [
+    assert request.messages == [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},
         {"role": "user", "content": "more"},
     ]
-
-
-# -- what is sent ----------------------------------------------------------------------------------------
-
-
-def finished(reason: FinishReason, **fields: Any) -> FinishedEvent:
-    fields = {"stop": None, "error": None} | fields
-    return FinishedEvent(
-        request_id="abc",
-        reason=reason,
-        choice=0,
-        num_prompt_tokens=3,
-        num_cached_tokens=0,
-        num_output_tokens=2,
-        num_preemptions=0,
-        timings=Timings(0.0, 0.1, 0.2, 0.3),
-        **fields,
-    )
-
-
-def spoken(*texts: str, end: FinishedEvent | None = None) -> Stream:
-    stream = Stream("abc", arrival=0.0, created=1700000000)
-    for index, text in enumerate(texts):
-        stream.append(text)
-        stream.take(index)
-    if end is not None:
-        stream.finish(end)
-    return stream
-
-
-def events_of(stream: Stream, **fields: Any) -> list[dict[str, Any]]:
-    response = ResponseEvents(stream, create(**fields), "m")
-    events: list[dict[str, Any]] = []
-    while (event := response.event(len(events))) is not None:
-        events.append(event)
-        if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
-            break
-    return events
-
-
-KINDS = [
-    "response.created",
-    "response.in_progress",
-    "response.output_item.added",
-    "response.content_part.added",
-    "response.output_text.delta",
-    "response.output_text.delta",
-    "response.output_text.done",
-    "response.content_part.done",
-    "response.output_item.done",
-]
-
-
-def test_the_events_of_a_response_in_order() -> None:
-    events = events_of(spoken("Hel", "lo", end=finished(FinishReason.STOP)))
-    assert [e["type"] for e in events] == [*KINDS, "response.completed"]
-    assert [e["sequence_number"] for e in events] == list(range(10))
-    assert [e["delta"] for e in events[4:6]] == ["Hel", "lo"]
-    assert (
-        events[6]["text"] == events[7]["part"]["text"] == events[8]["item"]["content"][0]["text"] == "Hello"
-    )
-    response = events[-1]["response"]
-    assert response["status"] == "completed"
-    assert response["output"] == [events[8]["item"]]
-    assert response["usage"]["input_tokens"] == 3
-    assert response["usage"]["output_tokens"] == 2
-    assert response["usage"]["total_tokens"] == 5
-
-
-@pytest.mark.parametrize(
-    ("reason", "cancelled", "kind", "status", "details"),
-    [
-        (FinishReason.LENGTH, False, "incomplete", "incomplete", {"reason": "max_output_tokens"}),
-        (FinishReason.ABORT, True, "incomplete", "cancelled", None),
-        (FinishReason.ABORT, False, "failed", "failed", None),
-        (FinishReason.ERROR, False, "failed", "failed", None),
-        # It had ended by itself before the cancel arrived.
-        (FinishReason.STOP, True, "completed", "completed", None),
-    ],
-)
-def test_each_end_has_its_own_last_event(
-    reason: FinishReason, cancelled: bool, kind: str, status: str, details: object
-) -> None:
-    error = "the model fell over" if reason is FinishReason.ERROR else None
-    stream = spoken("x", end=finished(reason, error=error))
-    stream.cancelled = cancelled
-    last = events_of(stream)[-1]
-    assert last["type"] == f"response.{kind}"
-    assert last["response"]["status"] == status
-    assert last["response"]["incomplete_details"] == details
-    if error:
-        assert last["response"]["error"] == {"code": "server_error", "message": error}
-    else:
-        assert bool(last["response"]["error"]) == (kind == "failed")
-
-
-def test_an_event_has_the_same_number_whoever_asks_and_when() -> None:
-    stream = spoken("a", "b")
-    early, late = ResponseEvents(stream, create(), "m"), ResponseEvents(stream, create(), "m")
-    before = [early.event(number) for number in range(6)]
-    assert early.event(6) is None
-    stream.append("c")
-    stream.finish(finished(FinishReason.STOP))
-    assert [late.event(number) for number in range(6)] == before
-    rest = [late.event(number) or {} for number in range(6, 11)]
-    assert [e["type"] for e in rest] == ["response.output_text.delta", *KINDS[6:], "response.completed"]
-    with pytest.raises(StreamError):
-        late.event(11)
-
-
-def test_the_request_is_echoed() -> None:
-    created = events_of(spoken(), instructions="be kind", metadata={"k": "v"}, temperature=0.5)[0]["response"]
-    assert created["instructions"] == "be kind"
-    assert created["metadata"] == {"k": "v"}
-    assert created["temperature"] == 0.5
-    assert created["top_p"] == 1.0
-    assert created["store"] is True
-
-
-def test_chunks_of_a_chat_completion() -> None:
-    end = finished(FinishReason.STOP, stop="END")
-    builder = ChunkBuilder(spoken("x"), "m", include_usage=True)
-    role, text, (last, usage) = builder.role(), builder.text("x"), builder.finish(end)
-    assert len({(c["id"], c["created"], c["object"], c["model"]) for c in (role, text, last, usage)}) == 1
-    assert role["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
-    assert text["choices"][0]["delta"] == {"content": "x"}
-    assert last["choices"][0]["delta"] == {}
-    assert [c["choices"][0]["finish_reason"] for c in (role, text, last)] == [None, None, "stop"]
-    assert last["choices"][0]["stop_reason"] == "END"
-    assert [c["usage"] for c in (role, text, last)] == [None] * 3
-    assert usage["choices"] == []
-    assert usage["usage"]["total_tokens"] == 5
-    plain = ChunkBuilder(spoken("x"), "m", include_usage=False)
-    assert len(plain.finish(end)) == 1
-    assert "usage" not in plain.role()
-
-
-def test_a_completion_in_one_piece() -> None:
-    end = finished(FinishReason.LENGTH)
-    answer = completion(spoken("Hel", "lo", end=end), end, "m")
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Hello", "refusal": None}
-    assert answer["choices"][0]["finish_reason"] == "length"
-    assert answer["usage"]["completion_tokens"] == 2

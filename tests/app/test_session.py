@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.protocol.errors import ApiError
-from app.protocol.session import Abort, Begin, Effect, Limits, Send, SocketSession, Turn
+from app.protocol.session import Abort, Begin, Effect, Limits, Send, SocketSession, Turn, understand
 
 TALK = ({"role": "user", "content": "x"}, {"role": "assistant", "content": "y"})
 
 
 def create(session: SocketSession, lane: object = None, **fields: Any) -> list[Effect]:
     message = {"type": "response.create", "input": "x"} | fields
-    return session.receive(orjson.dumps(message if lane is None else message | {"stream_id": lane}).decode())
+    return receive(session, message if lane is None else message | {"stream_id": lane})
+
+
+def receive(session: SocketSession, message: dict[str, Any]) -> list[Effect]:
+    return session.take(understand(orjson.dumps(message).decode()))
 
 
 def begun(effects: list[Effect]) -> list[Turn]:
@@ -28,7 +32,7 @@ def begun(effects: list[Effect]) -> list[Turn]:
 
 def cancel(session: SocketSession, response_id: object, **fields: Any) -> list[Effect]:
     message = {"type": "response.cancel", "response_id": response_id} | fields
-    return session.receive(orjson.dumps(message).decode())
+    return receive(session, message)
 
 
 def error_of(effects: list[Effect]) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def test_errors_name_the_lane_they_belong_to() -> None:
 def test_a_message_that_makes_no_sense_is_answered_with_an_error(
     text: str, param: str | None, code: str
 ) -> None:
-    event = error_of(SocketSession().receive(text))
+    event = error_of(SocketSession().take(understand(text)))
     assert (event["error"]["param"], event["error"]["code"]) == (param, code)
     assert event["status"] in (400, 404)
 

@@ -10,28 +10,52 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.streams import Stream, StreamError, ended, read
-from engine.request import FinishedEvent, FinishReason, Timings
+from app.streams import Answer, Delta, Stream, StreamError, ends, read
+from engine.request import ChosenLogprob, FinishedEvent, FinishReason, Timings, TokenLogprob
 
 
-def make_stream() -> Stream:
-    return Stream("abc", arrival=0.0, created=1)
+def make_stream(choice: int = 0) -> Stream:
+    return Stream("abc", choice)
 
 
-def make_end(reason: FinishReason = FinishReason.STOP) -> FinishedEvent:
-    return FinishedEvent("abc", 0, reason, None, None, 3, 0, 2, 0, Timings(0.0, 0.1, 0.2, 0.3))
+def make_end(reason: FinishReason = FinishReason.STOP, choice: int = 0) -> FinishedEvent:
+    return FinishedEvent("abc", choice, reason, None, None, 3, 0, 2, 0, Timings(0.0, 0.1, 0.2, 0.3))
+
+
+def chosen(token_id: int) -> ChosenLogprob:
+    return ChosenLogprob(TokenLogprob(token_id, -0.5), ())
 
 
 def test_text_that_nobody_took_yet_is_one_delta() -> None:
     stream = make_stream()
     for text in "abc":
         stream.append(text)
-    assert stream.take(0) == "abc"
+    assert stream.take(0) == Delta("abc")
     stream.append("d")
     stream.append("e")
-    assert stream.take(0) == "abc"
-    assert stream.take(1) == "de"
+    assert stream.take(0) == Delta("abc")
+    assert stream.take(1) == Delta("de")
     assert stream.take(2) is None
+
+
+def test_log_probabilities_stay_with_their_text_when_deltas_merge() -> None:
+    stream = make_stream()
+    stream.append("a", (chosen(1),))
+    stream.append("", (chosen(2),))
+    stream.append("b")
+    assert stream.take(0) == Delta("ab", (chosen(1), chosen(2)))
+    stream.append("c", (chosen(3), chosen(4)))
+    assert stream.logprobs == [chosen(i) for i in (1, 2, 3, 4)]
+    assert stream.take(1) == Delta("c", (chosen(3), chosen(4)))
+    assert stream.logprobs == [chosen(i) for i in (1, 2, 3, 4)]
+
+
+def test_log_probabilities_without_text_are_told_too() -> None:
+    stream = make_stream()
+    stream.append("", (chosen(1),))
+    stream.finish(make_end())
+    assert stream.num_deltas == 1
+    assert [stream.take(0), stream.take(1)] == [Delta("", (chosen(1),)), make_end()]
 
 
 def test_a_late_reader_gets_what_the_first_one_got() -> None:
@@ -41,7 +65,7 @@ def test_a_late_reader_gets_what_the_first_one_got() -> None:
         stream.append(text)
         first.append(stream.take(index))
     stream.finish(make_end())
-    assert [stream.take(index) for index in range(3)] == first == ["ab", "c", "def"]
+    assert [stream.take(index) for index in range(3)] == first == [Delta("ab"), Delta("c"), Delta("def")]
     assert stream.take(3) == make_end()
 
 
@@ -73,10 +97,12 @@ async def test_reading_follows_the_stream_to_its_end() -> None:
     got: list[Any] = []
 
     async def follow() -> None:
-        got.extend([event async for event in read(stream)])
+        got.extend([news async for news in read([stream])])
 
-    reader = asyncio.create_task(follow())
-    waiter = asyncio.create_task(ended(stream))
+    async def wait() -> list[FinishedEvent]:
+        return [end async for end in ends([stream])]
+
+    reader, waiter = asyncio.create_task(follow()), asyncio.create_task(wait())
     for text in ("a", "b"):
         stream.append(text)
         stream.notify()
@@ -86,8 +112,32 @@ async def test_reading_follows_the_stream_to_its_end() -> None:
     stream.finish(make_end())
     stream.notify()
     await reader
-    assert got == ["a", "b", "c", make_end()]
-    assert await waiter == make_end()
+    assert got == [(0, Delta("a")), (0, Delta("b")), (0, Delta("c")), (0, make_end())]
+    assert await waiter == [make_end()]
+
+
+async def test_several_streams_are_read_in_turn_each_to_its_end() -> None:
+    streams = Answer("abc", 0.0, 1, n=3).streams
+    assert [stream.choice for stream in streams] == [0, 1, 2]
+    for stream in streams[:2]:
+        stream.append("a")
+    streams[0].finish(make_end(choice=0))
+    streams[2].finish(make_end(choice=2))
+    news = read(streams)
+    got = [await anext(news) for _ in range(4)]
+    assert got == [(0, Delta("a")), (1, Delta("a")), (2, make_end(choice=2)), (0, make_end(choice=0))]
+    streams[1].append("b")
+    streams[1].finish(make_end(choice=1))
+    assert [each async for each in news] == [(1, Delta("b")), (1, make_end(choice=1))]
+    assert [end.choice async for end in ends(streams)] == [0, 1, 2]
+
+
+def test_an_answer_has_ended_when_all_its_choices_have() -> None:
+    answer = Answer("abc", 0.0, 1, n=2)
+    answer.streams[1].finish(make_end(choice=1))
+    assert (answer.has_ended, answer.ends) == (False, [make_end(choice=1)])
+    answer.streams[0].finish(make_end(choice=0))
+    assert (answer.has_ended, answer.ends) == (True, [make_end(choice=0), make_end(choice=1)])
 
 
 async def test_a_reader_that_leaves_is_not_woken_any_more() -> None:
@@ -106,28 +156,29 @@ async def test_a_reader_that_leaves_is_not_woken_any_more() -> None:
 
 async def test_silence_is_told_to_a_reader_that_asks_for_it() -> None:
     stream = make_stream()
-    events = read(stream, idle=0)
+    events = read([stream], idle=0)
     assert await anext(events) is None
     stream.append("a")
-    assert await anext(events) == "a"
+    assert await anext(events) == (0, Delta("a"))
     await events.aclose()
 
 
 class StreamMachine(RuleBasedStateMachine):
     """Any interleaving of writing and reading: every reader sees the same gapless events, whose joined
-    text is the text written."""
+    text is the text written, and so with the log probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stream = make_stream()
-        self.written = ""
-        self.readers: list[list[str | FinishedEvent]] = [[], [], []]
+        self.written = Delta("")
+        self.readers: list[list[Delta | FinishedEvent]] = [[], [], []]
 
-    @rule(text=st.text(max_size=3))
+    @rule(text=st.text(max_size=3), tokens=st.lists(st.integers(0, 99), max_size=2))
     @precondition(lambda self: self.stream.end is None)
-    def write(self, text: str) -> None:
-        self.stream.append(text)
-        self.written += text
+    def write(self, text: str, tokens: list[int]) -> None:
+        logprobs = tuple(map(chosen, tokens))
+        self.stream.append(text, logprobs)
+        self.written = joined([self.written, Delta(text, logprobs)])
 
     @rule(reason=st.sampled_from(FinishReason))
     @precondition(lambda self: self.stream.end is None)
@@ -148,16 +199,21 @@ class StreamMachine(RuleBasedStateMachine):
         longest = max(self.readers, key=len)
         for got in self.readers:
             assert got == longest[: len(got)]
-        assert "" not in longest
+        assert Delta("") not in longest
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        assert self.stream.text == self.written
+        assert Delta(self.stream.text, tuple(self.stream.logprobs)) == self.written
         for got in self.readers:
-            text = "".join(event for event in got if isinstance(event, str))
-            assert self.written.startswith(text)
+            read = joined([event for event in got if isinstance(event, Delta)])
+            assert self.written.text.startswith(read.text)
+            assert self.written.logprobs[: len(read.logprobs)] == read.logprobs
             if got and isinstance(got[-1], FinishedEvent):
-                assert text == self.written
+                assert read == self.written
+
+
+def joined(deltas: list[Delta]) -> Delta:
+    return Delta("".join(d.text for d in deltas), tuple(each for d in deltas for each in d.logprobs))
 
 
 StreamMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -58,7 +58,7 @@ def errors(base_url: str) -> dict[str, Any]:
         "model": {"model": "gpt-9"},
         "messages": {"messages": []},
         "long": {"messages": [{"role": "user", "content": "x" * 70_000}]},
-        "stream": {"stream": True, "n": 2},
+        "stream": {"stream": True, "n": 200},
     }.items():
         try:
             client.chat.completions.create(**({"messages": HELLO, "max_tokens": 5} | OPTIONS | fields))

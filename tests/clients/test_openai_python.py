@@ -102,7 +102,7 @@ def test_errors_become_the_sdk_s_own_exceptions(sdk: Path, server: ServerProcess
         "model": ["NotFoundError", "model", "model_not_found", True],
         "messages": ["BadRequestError", "messages", "empty_value", True],
         "long": ["BadRequestError", "messages", "context_length_exceeded", True],
-        "stream": ["BadRequestError", "n", "unsupported_value", True],
+        "stream": ["BadRequestError", "n", "out_of_range", True],
     }
 
 
