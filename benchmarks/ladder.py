@@ -18,8 +18,10 @@ every text. The arms run in turn, tick by tick (see `benchmarks.drive`), after a
 S0 is static batching at its best: prompts are not padded, for our kernels read ragged batches, and tokens are
 given out as they come, not at the batch's end.
 
-By default requests arrive as a Poisson stream that is a little faster than S3 can serve: so tokens/s are
-those of a loaded engine, and latencies hold some waiting. `--rate inf`: all are there from the beginning.
+By default requests arrive as a Poisson stream that is faster than any arm can serve: so tokens/s are those of
+a loaded engine, and latencies hold some waiting. `--rate inf`: all are there from the beginning. On the real
+model contexts, prompts and answers have half their lengths by default, so that enough requests can be served
+within minutes to keep every arm busy; `--context 2048` gives them their own.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from app.settings import default_cache_dir
@@ -61,10 +63,12 @@ ARMS = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much of a workload is offered: requests, and requests per unit of time."""
+    """How much of a workload is offered, and to whom."""
 
     requests: int
     rate: float
+    """Requests per unit of time."""
+    arms: tuple[str, ...] = tuple(ARMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,39 +101,49 @@ class Machine:
         )
 
 
+MIXING = ("S3", "S4")
+"""What a long prompt does to those who stream is a question to these two."""
+
 REAL_LOADS = {
-    "a": Load(64, 2.5),
-    "b": Load(32, 1.2),
-    "c": Load(32, 1.2),
-    "d": Load(48, 2.0),
-    "e": Load(19, math.inf),
+    "a": Load(48, 8.0),
+    "b": Load(32, 4.0),
+    "c": Load(32, 8.0),
+    "d": Load(48, 8.0),
+    "e": Load(19, math.inf, MIXING),
 }
-REAL = Machine("the default model on this machine", "s", 4, 64, 512, 128, REAL_LOADS)
+REAL = Machine("the default model on this machine", "s", 4, 64, 512, 128, REAL_LOADS, context=1024)
 QUICK_LOADS = {name: Load(16, math.inf) for name in WORKLOADS}
 QUICK = Machine("the default model, a smoke run", "s", 4, 64, 512, 64, QUICK_LOADS, context=256)
-SIMULATED_LOADS = {name: Load(1500, math.inf) for name in WORKLOADS} | {"e": Load(19, math.inf)}
+SIMULATED_LOADS = {name: Load(1500, math.inf) for name in WORKLOADS} | {"e": Load(19, math.inf, MIXING)}
 SIMULATED = {
     name: Machine(f"simulated, {name}-like cost", "unit", 16, 256, 2048, 512, SIMULATED_LOADS)
     for name in ("gpu", "cpu")
 }
 SIMULATED_VOCABULARY = 32_000
 
-Runs = Callable[[Workload, list[str]], list[Run]]
+Runs = Callable[[Workload, Sequence[str]], list[Run]]
 
 
 def main() -> None:
     arguments = _arguments()
     machine = SIMULATED[arguments.simulated] if arguments.simulated else QUICK if arguments.quick else REAL
+    machine = replace(machine, context=arguments.context or machine.context)
     vocabulary, start = _simulated(machine, arguments.simulated) if arguments.simulated else _real(machine)
     results: list[Figures] = []
+    rates: dict[str, float | None] = {}
     for name in arguments.workload:
         load = machine.loads[name]
         requests = load.requests if arguments.requests is None else arguments.requests
         rate = load.rate if arguments.rate is None else arguments.rate
+        rates[name] = None if math.isinf(rate) else rate  # JSON knows no infinity
         workload = make(name, Order(requests, rate, vocabulary, machine.context, arguments.seed))
         print(f"\n{name}: {workload.title}", flush=True)
-        print(f"{workload.num_requests} requests, {rate:g} per {machine.unit}; {machine.name}", flush=True)
-        runs = start(workload, arguments.arms)
+        print(
+            f"{workload.num_requests} requests, {rate:g} per {machine.unit}; lengths times "
+            f"{machine.context / CONTEXT:g}; {machine.name}",
+            flush=True,
+        )
+        runs = start(workload, arguments.arms or load.arms)
         run_in_turn(runs)
         check_same(runs, texts=bool(arguments.simulated))
         results += (of_workload := [run.figures() for run in runs])
@@ -137,8 +151,13 @@ def main() -> None:
     verdicts = aims(results)
     print("\n" + "\n".join(verdicts))
     if arguments.json:
-        content = {"machine": asdict(machine), "figures": [asdict(f) for f in results], "aims": verdicts}
-        arguments.json.write_text(json.dumps(content, indent=2))
+        content = {
+            "machine": {key: value for key, value in asdict(machine).items() if key != "loads"},
+            "rates": rates,
+            "figures": [asdict(figure) for figure in results],
+            "aims": verdicts,
+        }
+        arguments.json.write_text(json.dumps(content, indent=2, allow_nan=False))
     if arguments.svg:
         titles = {name: arm.title for name, arm in ARMS.items()}
         arguments.svg.write_text(chart(results, titles, machine.name, machine.unit))
@@ -147,12 +166,14 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare schedulers on the same requests.")
     parser.add_argument("--workload", type=_names(WORKLOADS), default=list(WORKLOADS), metavar="a,b,...")
-    parser.add_argument("--arms", type=_names(ARMS), default=list(ARMS), metavar="S0,S1,...")
+    parser.add_argument("--arms", type=_names(ARMS), metavar="S0,S1,...")
     parser.add_argument("--requests", type=int, help="how many, for each workload")
     parser.add_argument("--rate", type=float, help="requests per second (or unit); inf: all at once")
+    parser.add_argument("--context", type=int, metavar="N", help=f"lengths become N / {CONTEXT} of theirs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--simulated", choices=list(SIMULATED), help="no model, but the cost of one")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: short and few")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--simulated", choices=list(SIMULATED), help="no model, but the cost of one")
+    kind.add_argument("--quick", action="store_true", help="a smoke run: short and few")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results there")
     parser.add_argument("--svg", type=Path, metavar="PATH", help="also draw them there")
     return parser.parse_args()
@@ -171,7 +192,7 @@ def _names(allowed: Iterable[str]) -> Callable[[str], list[str]]:
 def _simulated(machine: Machine, cost_name: str) -> tuple[int, Runs]:
     cost = {"gpu": GPU_LIKE, "cpu": CPU_LIKE}[cost_name]
 
-    def start(workload: Workload, arms: list[str]) -> list[Run]:
+    def start(workload: Workload, arms: Sequence[str]) -> list[Run]:
         runs = []
         for name in arms:
             config, clock = machine.config(ARMS[name], workload.num_requests), SimulatedTime()
@@ -189,7 +210,7 @@ def _real(machine: Machine) -> tuple[int, Runs]:
     loaded = load("default", cache_dir=default_cache_dir(), progress=print)
     vocabulary = loaded.config.vocab_size
 
-    def start(workload: Workload, arms: list[str]) -> list[Run]:
+    def start(workload: Workload, arms: Sequence[str]) -> list[Run]:
         runs = []
         for name in arms:
             config = machine.config(ARMS[name], workload.num_requests)

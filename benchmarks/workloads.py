@@ -26,7 +26,7 @@ CONTEXT = 2048
 CUT = 1024
 """Most tokens of a prompt, and of an answer, in the ShareGPT-shaped workload."""
 
-TURNS = 8
+TURNS = 6
 """Of each chat."""
 
 STREAM_TOKENS = 192
