@@ -83,14 +83,15 @@ def chart(results: Sequence[Figures], arms: Mapping[str, str], machine: str, uni
     present = list(dict.fromkeys(f.arm for f in results))
     by_key = {(f.workload, f.arm): f for f in results}
 
-    def by_arm(value: Callable[[Figures], float]) -> dict[str, list[float | None]]:
+    def by_arm(value: Callable[[Figures], float | None]) -> dict[str, list[float | None]]:
         found = {arm: [by_key.get((workload, arm)) for workload in workloads] for arm in present}
         return {
             f"{arm} {arms[arm]}": [value(f) if f else None for f in figures] for arm, figures in found.items()
         }
 
-    def of_base(figure: Figures) -> float:
-        return figure.useful_tokens_rate / by_key[figure.workload, BASE].useful_tokens_rate
+    def of_base(figure: Figures) -> float | None:
+        base = by_key.get((figure.workload, BASE))
+        return figure.useful_tokens_rate / base.useful_tokens_rate if base else None
 
     speed = (
         Panel(f"Useful tokens in the same time: {machine}", f"times {BASE}", workloads, by_arm(of_base))

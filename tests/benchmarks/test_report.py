@@ -50,5 +50,11 @@ def test_speed_is_drawn_as_a_multiple_of_static_and_as_it_is_without_it():
     assert "a, S3 paged: 25" in titles(chart(both[1:], TITLES, "m", "s"))
 
 
+def test_a_workload_that_static_did_not_serve_has_no_multiple_of_it():
+    drawing = chart([figure("a", "S0"), figure("e", "S3")], TITLES, "m", "s")
+    assert "a, S0 static: 1" in titles(drawing)
+    assert not any(t.startswith("e, S3 paged: 1") for t in titles(drawing))
+
+
 def titles(drawing: str) -> set[str]:
     return {t.text for t in ET.fromstring(drawing).iter("{http://www.w3.org/2000/svg}title")}
