@@ -172,8 +172,14 @@ class Engine:
             ContextLengthExceeded: it can never fit. Nothing was queued.
             EngineStopped: the engine was shut down or failed. Nothing was queued.
             QueueFull: too many wait. Nothing was queued.
-            ValueError: the prompt is empty, or an id is not in the vocabulary; the message names the field.
+            ValueError: the prompt is empty, an id is not in the vocabulary, or there could never be places for
+                so many answers; the message names the field.
         """
+        places = min(self.config.max_queue, self.config.max_queue_per_session)
+        if request.sampling.n > places:
+            raise ValueError(
+                f"n: got {request.sampling.n}, allowed: at most {places}, a session's places here"
+            )
         sequences = self._intake.sequences(request)
         self._queue(request.session, _Add(sequences), len(sequences))
 
@@ -377,6 +383,7 @@ class Engine:
         for sequence in list(self.scheduler.running.values()):
             self._lives.fail(sequence, "the device failed while computing this answer", is_sound=False)
         self.scheduler.forget_all()
+        self._memory = self.scheduler.ledger.truth(self.scheduler.pool)
         self._flush_events()
         self._runner.reset()
         self._failure = None

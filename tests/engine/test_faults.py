@@ -40,6 +40,7 @@ def test_a_device_fault_ends_those_who_run_and_keeps_those_who_wait() -> None:
         assert recorder.finished(name).reason is FinishReason.ERROR
         assert recorder.text(name) == alone(f"hello {name}", 3)
     assert (runner.slots == -1).all()
+    assert engine.stats().memory.used == 0
     assert engine.stats().failure is None
     run_until_idle(engine)
     for name in ("c", "d"):

@@ -66,9 +66,11 @@ def test_one_sessions_flood_leaves_places_for_others() -> None:
 
 def test_the_answers_of_one_request_each_take_a_place() -> None:
     timed = Timed(max_queue=3)
-    with pytest.raises(QueueFull):
+    with pytest.raises(ValueError, match=r"^n: got 4, allowed: at most 3"):
         timed.engine.submit(make_request("r", "hello", SamplingParams(max_tokens=1, n=4)))
-    timed.engine.submit(make_request("r", "hello", SamplingParams(max_tokens=1, n=3)))
+    timed.engine.submit(make_request("r", "hello", SamplingParams(max_tokens=1, n=2)))
+    with pytest.raises(QueueFull):
+        timed.engine.submit(make_request("s", "hello", SamplingParams(max_tokens=1, n=2)))
     run_until_idle(timed.engine)
     assert timed.engine._places.num_taken == 0
 
