@@ -172,8 +172,8 @@ class Engine:
             ContextLengthExceeded: it can never fit. Nothing was queued.
             EngineStopped: the engine was shut down or failed. Nothing was queued.
             QueueFull: too many wait. Nothing was queued.
-            ValueError: the prompt is empty, an id is not in the vocabulary, or there could never be places for
-                so many answers; the message names the field.
+            ValueError: the prompt is empty, an id is not in the vocabulary, or there are never places for so
+                many answers; the message names the field.
         """
         places = min(self.config.max_queue, self.config.max_queue_per_session)
         if request.sampling.n > places:
