@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -23,7 +25,7 @@ from engine.blocks import BLOCK_SIZE
 from engine.config import EngineConfig
 from engine.detokenizer import Vocabulary
 from engine.engine import Engine, EngineStats
-from engine.request import Event, FinishedEvent
+from engine.request import Event, FinishedEvent, Request
 from tests.fakes import ALPHABET, FakeRunner, continuation, fake_ids, fake_vocabulary
 
 MODEL = "fake-model"
@@ -90,7 +92,7 @@ class Gate:
 
 
 class WatchedEngine(Engine):
-    """Remembers in which tick each request was aborted and in which it ended."""
+    """Remembers what it was asked, in which tick each request was aborted and in which it ended."""
 
     def __init__(
         self,
@@ -99,10 +101,22 @@ class WatchedEngine(Engine):
         config: EngineConfig,
         publish: Callable[[list[Event]], None],
     ) -> None:
-        super().__init__(runner, vocabulary, config, self._watch)
+        super().__init__(runner, vocabulary, config, self._watch, clock=self._now)
         self._to_bridge = publish
+        self.seconds_ahead = 0.0
+        """How far the engine's clock is ahead of that of the machine."""
+        self.submitted: list[tuple[Request, str]] = []
+        """With the thread that asked."""
         self.aborted: dict[str, int] = {}
         self.ended: dict[str, tuple[int, FinishedEvent]] = {}
+        """Of the last choice."""
+
+    def _now(self) -> float:
+        return time.monotonic() + self.seconds_ahead
+
+    def submit(self, request: Request) -> None:
+        self.submitted.append((request, threading.current_thread().name))
+        super().submit(request)
 
     def abort(self, request_id: str) -> None:
         self.aborted.setdefault(request_id, self.stats().num_ticks)
@@ -116,8 +130,8 @@ class WatchedEngine(Engine):
 
 
 class RunningServer:
-    def __init__(self, settings: Settings, config: EngineConfig, never_ends: bool = True) -> None:
-        self.runner = FakeRunner(config.num_blocks, never_ends)
+    def __init__(self, settings: Settings, config: EngineConfig, runner: FakeRunner) -> None:
+        self.runner = runner
         self.gate = Gate()
         self.runner.during = self.gate
 
@@ -211,17 +225,21 @@ async def running(
     max_num_seqs: int = 32,
     prefill_chunk: int = 256,
     never_ends: bool = True,
+    runner: type[FakeRunner] = FakeRunner,
+    engine: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> AsyncIterator[RunningServer]:
-    """A server that must be idle again at the end, whatever the test did to it."""
+    """A server that must be idle again at the end, whatever the test did to it. `engine` has further fields
+    of its configuration."""
     config = EngineConfig(
         num_blocks,
         max_model_len or num_blocks * BLOCK_SIZE,
         max_num_seqs=max_num_seqs,
         token_budget=max(512, prefill_chunk),
         prefill_chunk=prefill_chunk,
+        **engine,
     )
-    running = RunningServer(Settings(**settings), config, never_ends)
+    running = RunningServer(Settings(**settings), config, runner(num_blocks, never_ends))
     listening = listen("127.0.0.1", 0)
     # Not `serve`: it would take the test runner's signal handlers.
     task = asyncio.create_task(running.server._serve([listening]))

@@ -1,14 +1,18 @@
-"""The real server as a process of its own, over the fake model: `python -m tests.clients.fake_server`.
+"""The real server as a process of its own, over the fake model: `python -m tests.clients.fake_server OPTIONS`
 
-It listens on a free port, says so on its first line, and then prints a JSON line for each request that
-was aborted: the ticks in which the abort came in and in which the request was over.
+OPTIONS is a JSON object: further fields of the engine's configuration, and `sampling`, true for a model that
+samples. The server listens on a free port, says so on its first line, and then prints a JSON line for each
+request that was aborted: the ticks in which the abort came in and in which the request was over.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from app.logs import configure
 from app.server import Server, build_app, listen
@@ -17,7 +21,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.request import Event, FinishedEvent
 from tests.app.harness import WatchedEngine, fake_model
-from tests.fakes import FakeRunner, fake_vocabulary
+from tests.fakes import FakeRunner, SamplingRunner, fake_vocabulary
 
 TICK_S = 0.002
 """How long a forward pass of this model takes."""
@@ -27,7 +31,7 @@ def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
-def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
+def make_engine(publish: Callable[[list[Event]], None], *, sampling: bool = False, **fields: Any) -> Engine:
     def watched(events: list[Event]) -> None:
         for event in events:
             if isinstance(event, FinishedEvent) and event.request_id in engine.aborted:
@@ -39,8 +43,8 @@ def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
                 )
         publish(events)
 
-    config = EngineConfig(num_blocks=4096, max_model_len=4096 * 16)
-    runner = FakeRunner(config.num_blocks)
+    config = EngineConfig(num_blocks=4096, max_model_len=4096 * 16, **fields)
+    runner = (SamplingRunner if sampling else FakeRunner)(config.num_blocks)
     runner.during = lambda: time.sleep(TICK_S)
     engine = WatchedEngine(runner, fake_vocabulary(), config, watched)
     return engine
@@ -49,7 +53,8 @@ def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
 def main() -> None:
     configure("warning")
     settings = Settings(port=0, shutdown_timeout_s=0.3)
-    app = build_app(settings, model=fake_model(), make_engine=make_engine)
+    options = json.loads(sys.argv[1])
+    app = build_app(settings, model=fake_model(), make_engine=partial(make_engine, **options))
     with listen(settings.host, settings.port) as listening:
         Server(app, settings, lambda port: say(port=port)).run(sockets=[listening])
 

@@ -50,6 +50,108 @@ def chat(base_url: str) -> dict[str, Any]:
     }
 
 
+async def choices(base_url: str) -> dict[str, Any]:
+    """Several choices with log probabilities: whole, as chunks, through the SDK's accumulator; a response."""
+    client = AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    fields = {"model": MODEL, "messages": HELLO, "max_tokens": 30, "seed": 7, "logprobs": True}
+    fields |= {"top_logprobs": 2, "extra_body": {"ignore_eos": True}}
+    whole = await client.chat.completions.create(n=3, **fields)
+    texts, order, finishes, usage = {}, [], [], None
+    options = {"stream_options": {"include_usage": True}}
+    async for chunk in await client.chat.completions.create(n=2, stream=True, **options, **fields):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            order.append(choice.index)
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+            if choice.finish_reason:
+                finishes.append((choice.index, choice.finish_reason))
+    async with client.chat.completions.stream(n=2, **fields) as stream:
+        await stream.until_done()
+        final = stream.current_completion_snapshot
+    contents = [choice.logprobs.content for choice in whole.choices]
+    events = []
+    async with client.responses.connect() as connection:
+        await connection.send(
+            {
+                "type": "response.create",
+                "input": "hello",
+                "max_output_tokens": 30,
+                "seed": 7,
+                "ignore_eos": True,
+                "include": ["message.output_text.logprobs"],
+                "top_logprobs": 2,
+            }
+        )
+        async for event in connection:
+            events.append(event)
+            if event.type == "response.incomplete":
+                break
+    part = events[-1].response.output[0].content[0]
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    return {
+        "whole": [choice.message.content for choice in whole.choices],
+        "streamed": [texts[index] for index in sorted(texts)],
+        "order": order,
+        "finishes": sorted(finishes),
+        "usage": [usage.prompt_tokens, usage.completion_tokens],
+        "final": [choice.message.content for choice in final.choices],
+        "tokens": [[entry.token for entry in content] for content in contents],
+        "bytes": [bytes(b for e in content for b in e.bytes).decode() for content in contents],
+        "top": [len(entry.top_logprobs) for content in contents for entry in content],
+        "response": {
+            "text": part.text,
+            "tokens": [entry.token for delta in deltas for entry in delta.logprobs],
+            "done": [entry.token for entry in part.logprobs],
+        },
+    }
+
+
+async def refusal(client: AsyncOpenAI, **fields: Any) -> list[Any]:
+    try:
+        await client.chat.completions.create(**({"messages": HELLO, "max_tokens": 5} | OPTIONS | fields))
+    except openai.APIStatusError as error:
+        told = error.body.get("retry_after") if isinstance(error.body, dict) else None
+        kind = type(error).__name__
+        return [kind, error.code, error.status_code, error.response.headers.get("retry-after"), told]
+    return []
+
+
+async def limits(base_url: str) -> dict[str, Any]:
+    """A server with one row and a short queue: one request runs, others wait, more are refused."""
+    clients = [AsyncOpenAI(base_url=base_url, api_key=f"key {n}", max_retries=0) for n in range(5)]
+    long = {"messages": HELLO, "max_tokens": 20_000, **OPTIONS}
+    running = await clients[0].chat.completions.create(stream=True, **long)
+    words = aiter(running)
+    while not (await anext(words)).choices[0].delta.content:
+        pass
+    queue = await refusal(clients[1], extra_body={"max_queue_ms": 1})
+    waiting = [await client.chat.completions.create(stream=True, **long) for client in clients[1:4]]
+    session = await refusal(clients[1])
+    everyone = await refusal(clients[4])
+    patient = clients[4].with_options(max_retries=5)
+    again = asyncio.create_task(patient.chat.completions.create(messages=HELLO, max_tokens=5, **OPTIONS))
+    await asyncio.sleep(0)
+    for each in (running, *waiting):
+        await each.close()
+    retried = (await again).choices[0].message.content
+    limited = {"max_time_ms": 1000}
+    cut = (await clients[0].chat.completions.create(extra_body=limited, **long)).choices[0]
+    async with clients[0].responses.connect() as connection:
+        await connection.send({"type": "response.create", "input": "hello", **limited, **OPTIONS})
+        async for event in connection:
+            if event.type == "response.incomplete":
+                response = event.response
+                break
+    return {
+        "session": session,
+        "all": everyone,
+        "queue": queue,
+        "retried": retried,
+        "cut": [cut.finish_reason, cut.stop_reason],
+        "incomplete": [response.status, response.incomplete_details.reason],
+    }
+
+
 def errors(base_url: str) -> dict[str, Any]:
     client = OpenAI(base_url=base_url, api_key="unused", max_retries=0)
     raised = {}
@@ -169,8 +271,10 @@ def main() -> None:
     base_url, scenario = sys.argv[1:]
     run = {
         "chat": chat,
+        "choices": choices,
         "errors": errors,
         "lanes": lanes,
+        "limits": limits,
         "session": session,
         "vanish": vanish,
         "vanish_chat": vanish_chat,

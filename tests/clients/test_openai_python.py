@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -33,9 +34,12 @@ def sdk() -> Path:
 
 
 class ServerProcess:
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.clients.fake_server"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.clients.fake_server", json.dumps(options)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.port: int = self.line()["port"]
         self.base_url = f"http://127.0.0.1:{self.port}/v1"
@@ -60,13 +64,19 @@ class ServerProcess:
             self.process.wait()
 
 
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    server = ServerProcess()
+@contextmanager
+def serving(**options: Any) -> Iterator[ServerProcess]:
+    server = ServerProcess(**options)
     try:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    with serving() as server:
+        yield server
 
 
 def run(sdk: Path, server: ServerProcess, scenario: str) -> dict[str, Any]:
@@ -94,6 +104,36 @@ def test_chat_completions(sdk: Path, server: ServerProcess) -> None:
     assert result["again"] == expected(talk, 30)
     assert result["request_id"]
     assert result["models"] == [["fake-model", "tickwire"]]
+
+
+def test_choices_and_log_probabilities(sdk: Path) -> None:
+    with serving(sampling=True) as server:
+        result = run(sdk, server, "choices")
+    assert len(set(result["whole"])) == 3
+    assert result["streamed"] == result["whole"][:2]
+    assert result["order"][:2] == [0, 1]
+    assert result["finishes"] == [[0, "length"], [1, "length"]]
+    assert result["usage"] == [len("user:hello;"), 60]
+    assert result["final"] == result["whole"][:2], "the SDK's own accumulator"
+    tokens = result["tokens"]
+    assert ["".join(of_choice) for of_choice in tokens] == result["whole"]
+    assert result["bytes"] == result["whole"]
+    assert set(result["top"]) == {2}
+    assert result["response"]["text"] == result["whole"][0]
+    assert result["response"]["tokens"] == result["response"]["done"] == tokens[0]
+
+
+def test_limits_become_the_sdk_s_own_exceptions(sdk: Path) -> None:
+    with serving(max_num_seqs=1, max_queue=3, max_queue_per_session=1) as server:
+        result = run(sdk, server, "limits")
+    kind, code, status, retry_after, told = result["session"]
+    assert [kind, code, status] == ["RateLimitError", "rate_limit_exceeded", 429]
+    assert int(retry_after) == told >= 1
+    assert result["all"][:3] == ["InternalServerError", "server_overloaded", 503]
+    assert result["queue"][:3] == ["InternalServerError", "queue_timeout", 503]
+    assert result["retried"] == said("hello", 5), "the SDK came back after the time it was told"
+    assert result["cut"] == ["length", "max_time_ms"]
+    assert result["incomplete"] == ["incomplete", "max_time_ms"]
 
 
 def test_errors_become_the_sdk_s_own_exceptions(sdk: Path, server: ServerProcess) -> None:
