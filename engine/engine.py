@@ -276,6 +276,7 @@ class Engine:
         self._enter(plan)
         marks.append(time.monotonic())
         if not plan.scheduled:
+            self._shadow.rest()
             self._memory = self.scheduler.ledger.truth(self.scheduler.pool)
             self._flush_events()
             return bool(plan.preempted)

@@ -106,7 +106,13 @@ class ShadowArms:
         """The real engine has done a tick; what ended in it has been told."""
         for arm in self._arms.values():
             arm.tick()
-            if not self._open:
+        self.rest()
+
+    def rest(self) -> None:
+        """What the real engine has to do next is not known: nothing, perhaps, and then the arms run to their
+        end."""
+        if not self._open:
+            for arm in self._arms.values():
                 arm.run_to_the_end()
 
     def stats(self) -> dict[Admission, ShadowStats]:

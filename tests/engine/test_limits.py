@@ -158,3 +158,10 @@ def test_nothing_is_queued_when_a_request_is_refused_for_another_reason() -> Non
     timed.submit("fits")
     run_until_idle(timed.engine)
     assert timed.recorder.has_finished("fits")
+
+
+def test_the_shadow_of_other_policies_rests_when_the_engine_does() -> None:
+    timed = Timed()
+    timed.submit("a", count=50, max_time_ms=4500.0)
+    timed.pass_ticks(10)
+    assert all(arm.running == arm.waiting == arm.slots == 0 for arm in timed.engine.stats().shadow.values())
