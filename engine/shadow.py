@@ -109,8 +109,7 @@ class ShadowArms:
         self.rest()
 
     def rest(self) -> None:
-        """What the real engine has to do next is not known: nothing, perhaps, and then the arms run to their
-        end."""
+        """To be called when the real engine may have nothing left: if so, the arms run to their end."""
         if not self._open:
             for arm in self._arms.values():
                 arm.run_to_the_end()
