@@ -60,6 +60,11 @@ SEND_BUFFER = 128 * 1024
 """Bytes of one connection that the kernel may hold unsent. Its default grows to 4 MB, which a reader that
 stands still would have to be owed before we notice."""
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter to itself when others want it. A tick gives it up some hundred
+times and asks for it again, and Python's own 5 ms each time, while a large prompt is being prepared in
+another thread, would make it many times longer."""
+
 LAST_EVENTS_S = 2.0
 """How long the clients of answers that were cut at shutdown have to take the last events."""
 
@@ -80,7 +85,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         bridge.run_on(asyncio.get_running_loop())
         engine.start()
-        service.warm_up()
+        app.state.warm = service.warm_up()
         yield
         # It joins the engine's thread, which may be in the middle of a tick.
         await asyncio.to_thread(engine.shutdown)
@@ -197,10 +202,17 @@ def serve(settings: Settings) -> int:
         SettingsError: the settings ask for sizes that do not fit together.
     """
     configure(settings.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with listen(settings.host, settings.port) as listening, contextlib.ExitStack() as resources:
         with _collector_at_rest():
             app = _load_app(settings, resources)
-        server = Server(app, settings, lambda port: _announce(settings.host, port))
+
+        def ready(port: int) -> None:
+            # What the first prompt had to import stays for good as well.
+            app.state.warm.add_done_callback(lambda _: gc.freeze())
+            _announce(settings.host, port)
+
+        server = Server(app, settings, ready)
         server.run(sockets=[listening])
     return 0 if server.started else 1
 

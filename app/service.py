@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -145,7 +146,7 @@ class Service:
                 sequences[tokens] = None
         return replace(request.sampling, bad_words=tuple(sequences))
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Future[None]:
         """Encode something, in the background: what a template needs is imported at its first use, which
         takes most of a second, and the first client should not have to wait for that."""
 
@@ -153,7 +154,7 @@ class Service:
             with suppress(PromptRefused):
                 self.model.encode([{"role": "user", "content": "Hello"}])
 
-        self._encoders.spare(encode)
+        return self._encoders.begin(encode)
 
     # -- the end of the server's life -------------------------------------------------------------------
 

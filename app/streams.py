@@ -6,8 +6,8 @@ engine's thread, wire formats, sockets.
 
 The log only grows. A reader is a number, the index of the next event it wants, never a queue: a slow
 reader costs nobody anything. The last delta stays open, and what is new is added to it, until some reader
-takes it; then it is sealed and what is next opens a new one. So a lone reader that falls behind gets
-fewer and bigger deltas, while the numbers stay gapless and the same for all readers.
+takes it or it has MAX_DELTA_LOGPROBS; then it is sealed and what is next opens a new one. So a lone reader
+that falls behind gets fewer and bigger deltas, while the numbers stay gapless and the same for all readers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from engine.request import ChosenLogprob, FinishedEvent
+
+MAX_DELTA_LOGPROBS = 256
+"""A delta with log probabilities of so many tokens takes no more. Each is up to 21 tokens with their bytes,
+and whoever writes them out should not do it for a whole answer at a time."""
 
 
 class StreamError(RuntimeError):
@@ -73,6 +77,8 @@ class Stream:
         nothing."""
         if self.end is not None:
             raise StreamError(f"stream {self.request_id}: got text after its end {self.end.reason}")
+        if len(self._open_logprobs) >= MAX_DELTA_LOGPROBS:
+            self._seal()
         if text:
             self._open_text.append(text)
         self._open_logprobs.extend(logprobs)
@@ -93,15 +99,18 @@ class Stream:
         if index < len(self._sealed):
             return self._sealed[index]
         if index == len(self._sealed) and self._is_open:
-            self._sealed.append(Delta("".join(self._open_text), tuple(self._open_logprobs)))
-            self._open_text.clear()
-            self._open_logprobs.clear()
+            self._seal()
             return self._sealed[index]
         if index > self.num_deltas:
             raise StreamError(
                 f"stream {self.request_id}: event {index} was asked for, but the log has {self.num_deltas}"
             )
         return self.end
+
+    def _seal(self) -> None:
+        self._sealed.append(Delta("".join(self._open_text), tuple(self._open_logprobs)))
+        self._open_text.clear()
+        self._open_logprobs.clear()
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Have `wake` called at every `notify`, and at once: something may be there already. It must be

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -37,9 +37,9 @@ class Worker:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def spare(self, work: Callable[[], object]) -> None:
-        """Do something that nobody waits for."""
-        self._threads.submit(work)
+    def begin(self, work: Callable[[], Result]) -> Future[Result]:
+        """Do something in a thread, whatever its size."""
+        return self._threads.submit(work)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -6,10 +6,10 @@ Does not know: sockets, lanes, HTTP, the engine, tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
@@ -22,7 +22,7 @@ from app.protocol.payload import StrictObject, Unsupported, parse
 from app.store import Message
 from app.streams import Answer, Delta, StreamError
 from engine.detokenizer import Vocabulary
-from engine.request import ChosenLogprob, FinishedEvent, FinishReason
+from engine.request import FinishedEvent, FinishReason
 from engine.sampling import MAX_LOGPROBS, SamplingParams
 
 UNSUPPORTED: Unsupported = {
@@ -164,6 +164,8 @@ OPENING = 4
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 Event = dict[str, Any]
+"""Ready for orjson: log probabilities in it are JSON already."""
+Json = list[Event] | orjson.Fragment
 
 
 class ResponseEvents:
@@ -191,6 +193,9 @@ class ResponseEvents:
         self._item_id = f"msg_{answer.request_id}"
         self._model = model
         self._vocabulary = vocabulary
+        self._written: dict[int, bytes] = {}
+        """Delta -> its log probabilities as JSON. The last four events repeat them all, which may be
+        megabytes: each is made once."""
 
     def event(self, number: int) -> Event | None:
         """Event `number`, or None if it has not happened yet.
@@ -205,7 +210,7 @@ class ResponseEvents:
             if taken is None:
                 return None
             if isinstance(taken, Delta):
-                logprobs = self._logprobs(taken.logprobs)
+                logprobs = self._logprobs(number - OPENING, taken)
                 event = self._at_part("response.output_text.delta", delta=taken.text, logprobs=logprobs)
             else:
                 event = self._closing(number - OPENING - self.stream.num_deltas, taken)
@@ -296,13 +301,25 @@ class ResponseEvents:
     def _final_part(self) -> Event:
         return _part(self.stream.text, self._all_logprobs)
 
-    @cached_property
-    def _all_logprobs(self) -> list[Event]:
-        """Of the whole answer, which must have ended."""
-        return self._logprobs(self.stream.logprobs)
+    def _logprobs(self, index: int, delta: Delta) -> Json:
+        """Those of delta `index`."""
+        if not self.request.with_logprobs:
+            return []
+        if index not in self._written:
+            self._written[index] = orjson.dumps(entries(delta.logprobs, self._vocabulary))
+        return orjson.Fragment(self._written[index])
 
-    def _logprobs(self, logprobs: Sequence[ChosenLogprob]) -> list[Event]:
-        return entries(logprobs, self._vocabulary)
+    @cached_property
+    def _all_logprobs(self) -> Json:
+        """Those of the whole answer, which must have ended."""
+        if not self.request.with_logprobs:
+            return []
+        for index in range(self.stream.num_deltas):
+            delta = self.stream.take(index)
+            if isinstance(delta, Delta):
+                self._logprobs(index, delta)
+        lists = [self._written[index][1:-1] for index in range(self.stream.num_deltas)]
+        return orjson.Fragment(b"[" + b",".join(filter(None, lists)) + b"]")
 
     def _item(self, status: str) -> Event:
         return {
@@ -320,7 +337,7 @@ class ResponseEvents:
         return {"type": kind, "item_id": self._item_id, "output_index": 0, "content_index": 0} | fields
 
 
-def _part(text: str, logprobs: list[Event]) -> Event:
+def _part(text: str, logprobs: Json) -> Event:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 

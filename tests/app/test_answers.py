@@ -55,7 +55,7 @@ def events_of(answer: Answer, **fields: Any) -> list[dict[str, Any]]:
     response = response_of(answer, **fields)
     events: list[dict[str, Any]] = []
     while (event := response.event(len(events))) is not None:
-        events.append(event)
+        events.append(orjson.loads(orjson.dumps(event)))
         if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
             break
     return events

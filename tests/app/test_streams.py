@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.streams import Answer, Delta, Stream, StreamError, ends, read
+from app.streams import MAX_DELTA_LOGPROBS, Answer, Delta, Stream, StreamError, ends, read
 from engine.request import ChosenLogprob, FinishedEvent, FinishReason, Timings, TokenLogprob
 
 
@@ -48,6 +48,17 @@ def test_log_probabilities_stay_with_their_text_when_deltas_merge() -> None:
     assert stream.logprobs == [chosen(i) for i in (1, 2, 3, 4)]
     assert stream.take(1) == Delta("c", (chosen(3), chosen(4)))
     assert stream.logprobs == [chosen(i) for i in (1, 2, 3, 4)]
+
+
+def test_a_delta_has_a_bounded_number_of_log_probabilities() -> None:
+    stream = make_stream()
+    for token in range(MAX_DELTA_LOGPROBS + 10):
+        stream.append("a", (chosen(token),))
+    first, second = stream.take(0), stream.take(1)
+    assert isinstance(first, Delta)
+    assert isinstance(second, Delta)
+    assert (len(first.logprobs), len(first.text)) == (MAX_DELTA_LOGPROBS, MAX_DELTA_LOGPROBS)
+    assert second == Delta("a" * 10, tuple(chosen(MAX_DELTA_LOGPROBS + n) for n in range(10)))
 
 
 def test_log_probabilities_without_text_are_told_too() -> None:

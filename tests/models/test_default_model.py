@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,21 @@ def test_digits_are_tokens_of_their_own(loaded: LoadedModel) -> None:
     vocabulary = loaded.tokenizer.vocabulary.token_bytes
     pieces = [vocabulary[id_] for id_ in loaded.tokenizer.encode("in  2026")]
     assert pieces == [b"in", b"  ", b"2", b"0", b"2", b"6"]
+
+
+def test_other_threads_go_on_while_a_long_text_is_tokenised(loaded: LoadedModel) -> None:
+    """The loop and the engine are such threads. A library that kept the interpreter to itself would let
+    this one wake up once or twice."""
+    done = threading.Event()
+
+    def encode() -> None:
+        loaded.tokenizer.encode("All work and no play makes Jack a dull boy. " * 20_000)
+        done.set()
+
+    worker = threading.Thread(target=encode)
+    worker.start()
+    num_wakes = 0
+    while not done.wait(0.001):
+        num_wakes += 1
+    worker.join()
+    assert num_wakes > 10
