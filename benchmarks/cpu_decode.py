@@ -83,8 +83,8 @@ def _measure(
     ours: CausalLM, theirs: Any, memory: torch.Tensor, batch: int, context: int, rounds: int
 ) -> Result:
     config = ours.config
-    inputs, kv = _inputs(config, batch, context)
-    read, step, attention, transformers = _time_in_turn(
+    inputs, kv = decode_inputs(config, batch, context)
+    read, step, attention, transformers = time_in_turn(
         [
             memory.sum,
             lambda: ours.forward(inputs, kv),
@@ -120,7 +120,7 @@ def _weight_bytes(config: ModelConfig) -> int:
     return 4 * (config.num_layers * (attention + mlp) + config.vocab_size * config.hidden_size)
 
 
-def _inputs(config: ModelConfig, batch: int, context: int) -> tuple[ForwardInputs, KVCache]:
+def decode_inputs(config: ModelConfig, batch: int, context: int) -> tuple[ForwardInputs, KVCache]:
     """A decode tick of sequences whose blocks lie scattered over a cache of random keys and values."""
     width = -(-context // BLOCK_SIZE)
     kv = KVCache.allocate(config, batch * width, torch.float32, "cpu")
@@ -176,7 +176,7 @@ def _transformers_step(model: Any, config: ModelConfig, batch: int, context: int
     return run
 
 
-def _time_in_turn(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
+def time_in_turn(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
     """Seconds of each run in each round, after one round that does not count."""
     seconds: list[list[float]] = [[] for _ in runs]
     for round_ in range(rounds + 1):
