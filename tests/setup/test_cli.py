@@ -62,7 +62,8 @@ print(*sorted(name for name in sys.modules if "." not in name), file=sys.stderr)
 
 def test_every_setting_has_a_flag_that_is_obeyed(capsys):
     given = {
-        "host": "h", "port": "1", "model": "m", "served_model_name": "s", "device": "cpu", "threads": "2",
+        "host": "h", "port": "1", "model": "m", "served_model_name": "s", "device": "cpu",
+        "batch_invariant": "false", "threads": "2",
         "max_model_len": "3", "kv_cache_tokens": "32", "max_num_seqs": "4", "token_budget": "5",
         "prefill_chunk": "6", "admission": "static", "chunked_prefill": "false", "prefix_cache": "false",
         "max_queue": "9", "max_queue_per_session": "10", "turn_tokens": "11", "recorded_ticks": "12",
