@@ -84,7 +84,9 @@ class Metrics:
             self._inter_token.observe(time - previous)
 
     def finished(self, end: FinishedEvent) -> None:
-        self._prompt_tokens.inc(end.num_prompt_tokens)
+        if end.choice == 0:
+            # A request's choices have one prompt.
+            self._prompt_tokens.inc(end.num_prompt_tokens)
         self._ended[end.reason].inc()
         self._request.observe(end.timings.finished - end.timings.arrival)
         if end.timings.admitted is not None:

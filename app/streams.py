@@ -155,32 +155,34 @@ class Answer:
         return [stream.end for stream in self.streams if stream.end]
 
 
-async def read(
-    streams: Sequence[Stream], idle: float | None = None
-) -> AsyncGenerator[tuple[int, Delta | FinishedEvent] | None, None]:
-    """All events of some streams, each from the first to its end, as they come: (index of the stream, event).
-    Where several have something to say they take turns, an event each. None stands for `idle` seconds
-    without news of any."""
+News = list[tuple[int, Delta | FinishedEvent]]
+"""(index of a stream, its next event), at most one of each stream."""
+
+
+async def read(streams: Sequence[Stream], idle: float | None = None) -> AsyncGenerator[News, None]:
+    """All events of some streams, each from the first to its end, as they come. No news stands for `idle`
+    seconds without any."""
     next_events = dict.fromkeys(range(len(streams)), 0)
-    with _news_of(streams) as news:
+    with _news_of(streams) as signal:
         while next_events:
-            news.clear()
-            silent = True
+            signal.clear()
+            news: News = []
             for index, number in list(next_events.items()):
                 event = streams[index].take(number)
                 if event is None:
                     continue
-                silent = False
+                news.append((index, event))
                 next_events[index] += 1
                 if isinstance(event, FinishedEvent):
                     del next_events[index]
-                yield index, event
-            if silent:
-                try:
-                    async with asyncio.timeout(idle):
-                        await news.wait()
-                except TimeoutError:
-                    yield None
+            if news:
+                yield news
+                continue
+            try:
+                async with asyncio.timeout(idle):
+                    await signal.wait()
+            except TimeoutError:
+                yield []
 
 
 async def ends(streams: Sequence[Stream]) -> AsyncGenerator[FinishedEvent, None]:

@@ -136,17 +136,16 @@ class _Exchange:
             await self._write(b"".join(_data(builder.role(stream.choice)) for stream in answer.streams))
             async with aclosing(read(answer.streams, self._keep_alive)) as events:
                 async for news in events:
-                    if news is None:
-                        await self._write(b": keep-alive\n\n")
-                        continue
-                    choice, event = news
-                    if isinstance(event, Delta):
-                        await self._write(_data(builder.text(choice, event)))
-                    elif error := failure(event):
-                        await self._write(_data({"error": error.body()}), more=False)
-                        return
-                    else:
-                        await self._write(_data(builder.finish(event)))
+                    body = b""
+                    for choice, event in news:
+                        if isinstance(event, Delta):
+                            body += _data(builder.text(choice, event))
+                        elif error := failure(event):
+                            await self._write(body + _data({"error": error.body()}), more=False)
+                            return
+                        else:
+                            body += _data(builder.finish(event))
+                    await self._write(body or b": keep-alive\n\n")
             usage = builder.usage()
             await self._write((_data(usage) if usage else b"") + b"data: [DONE]\n\n", more=False)
         except ClientGone:

@@ -130,6 +130,8 @@ class WatchedEngine(Engine):
 
 
 class RunningServer:
+    engine: WatchedEngine
+
     def __init__(self, settings: Settings, config: EngineConfig, runner: FakeRunner) -> None:
         self.runner = runner
         self.gate = Gate()

@@ -59,6 +59,7 @@ async def chunks_of(server: RunningServer, **fields: Any) -> list[dict[str, Any]
 async def test_choices_in_one_piece() -> None:
     async with running(runner=SamplingRunner) as server, server.http() as http:
         answer = (await http.post("/v1/chat/completions", json=body(n=3))).json()
+        metrics = (await http.get("/metrics")).text
         alone = (await http.post("/v1/chat/completions", json=body())).json()
     wanted = [choice.text for choice in by_hand(n=3)]
     assert len(set(wanted)) == 3
@@ -68,6 +69,7 @@ async def test_choices_in_one_piece() -> None:
     assert alone["choices"][0]["message"]["content"] == wanted[0]
     prompt = len(fake_prompt(HELLO))
     assert answer["usage"]["prompt_tokens"] == prompt
+    assert f"tickwire:prompt_tokens_total {prompt:.1f}" in metrics
     assert answer["usage"]["completion_tokens"] == 60
     assert answer["usage"]["total_tokens"] == prompt + 60
 

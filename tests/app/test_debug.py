@@ -21,6 +21,7 @@ async def test_the_engine_shows_itself_while_it_works() -> None:
     async with running(max_num_seqs=1) as server, server.http() as http, server.socket() as socket:
         server.gate.close()
         await socket.create("x" * 40, stream_id="a", max_output_tokens=5000)
+        await eventually(lambda: server.stats().num_running == 1)
         await socket.create("two", stream_id="b", max_output_tokens=5)
         await eventually(lambda: server.service.bridge.num_open == 2)
         server.gate.step(2)

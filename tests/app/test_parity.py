@@ -103,7 +103,8 @@ async def serving(**sizes: int) -> AsyncIterator[tuple[int, Engine, WatchedModel
     template = loaded.chat_template
     assert template is not None
     model = WatchedModel(loaded)
-    config = EngineConfig(**{"num_blocks": 700, "max_model_len": 1024, **sizes})
+    fields: dict[str, Any] = {"num_blocks": 700, "max_model_len": 1024, **sizes}
+    config = EngineConfig(**fields)
     engines: list[Engine] = []
     ports: list[int] = []
 

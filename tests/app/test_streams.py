@@ -108,7 +108,7 @@ async def test_reading_follows_the_stream_to_its_end() -> None:
     got: list[Any] = []
 
     async def follow() -> None:
-        got.extend([news async for news in read([stream])])
+        got.extend([event async for news in read([stream]) for _, event in news])
 
     async def wait() -> list[FinishedEvent]:
         return [end async for end in ends([stream])]
@@ -123,11 +123,11 @@ async def test_reading_follows_the_stream_to_its_end() -> None:
     stream.finish(make_end())
     stream.notify()
     await reader
-    assert got == [(0, Delta("a")), (0, Delta("b")), (0, Delta("c")), (0, make_end())]
+    assert got == [Delta("a"), Delta("b"), Delta("c"), make_end()]
     assert await waiter == [make_end()]
 
 
-async def test_several_streams_are_read_in_turn_each_to_its_end() -> None:
+async def test_several_streams_are_read_together_each_to_its_end() -> None:
     streams = Answer("abc", 0.0, 1, n=3).streams
     assert [stream.choice for stream in streams] == [0, 1, 2]
     for stream in streams[:2]:
@@ -135,11 +135,11 @@ async def test_several_streams_are_read_in_turn_each_to_its_end() -> None:
     streams[0].finish(make_end(choice=0))
     streams[2].finish(make_end(choice=2))
     news = read(streams)
-    got = [await anext(news) for _ in range(4)]
-    assert got == [(0, Delta("a")), (1, Delta("a")), (2, make_end(choice=2)), (0, make_end(choice=0))]
+    assert await anext(news) == [(0, Delta("a")), (1, Delta("a")), (2, make_end(choice=2))]
+    assert await anext(news) == [(0, make_end(choice=0))]
     streams[1].append("b")
     streams[1].finish(make_end(choice=1))
-    assert [each async for each in news] == [(1, Delta("b")), (1, make_end(choice=1))]
+    assert [each async for each in news] == [[(1, Delta("b"))], [(1, make_end(choice=1))]]
     assert [end.choice async for end in ends(streams)] == [0, 1, 2]
 
 
@@ -168,9 +168,9 @@ async def test_a_reader_that_leaves_is_not_woken_any_more() -> None:
 async def test_silence_is_told_to_a_reader_that_asks_for_it() -> None:
     stream = make_stream()
     events = read([stream], idle=0)
-    assert await anext(events) is None
+    assert await anext(events) == []
     stream.append("a")
-    assert await anext(events) == (0, Delta("a"))
+    assert await anext(events) == [(0, Delta("a"))]
     await events.aclose()
 
 
