@@ -56,7 +56,8 @@ class Service:
         self.json = Worker("tickwire-json", threads=1, inline=INLINE_BYTES)
         """For reading and writing large messages; sizes are bytes. Not behind the prompts: those take a
         second, and whoever reads a socket should not wait for them."""
-        self._encoders = Worker("tickwire-encode", threads=2, inline=INLINE_CHARACTERS)
+        # A model on all cores waits, in every one of its loops, for the core that something else has.
+        self._encoders = Worker("tickwire-encode", threads=2, inline=INLINE_CHARACTERS, niceness=10)
         self._draining = False
         self._deliveries = 0
         self._idle = asyncio.Event()

@@ -6,6 +6,9 @@ Knows: sizes and threads. Does not know: what the work is.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -20,10 +23,14 @@ class Worker:
         name: of the threads.
         threads: how many pieces of large work may be done at once.
         inline: work up to this size is done at once, on the loop. In what unit is up to the callers.
+        niceness: above 0, the threads take what processor time others leave, where the system knows
+            priorities of threads.
     """
 
-    def __init__(self, name: str, threads: int, inline: int) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
+    def __init__(self, name: str, threads: int, inline: int, niceness: int = 0) -> None:
+        self._threads = ThreadPoolExecutor(
+            max_workers=threads, thread_name_prefix=name, initializer=_be_nice, initargs=(niceness,)
+        )
         self._inline = inline
 
     async def do(self, size: int, work: Callable[[], Result]) -> Result:
@@ -43,3 +50,9 @@ class Worker:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _be_nice(niceness: int) -> None:
+    # Elsewhere it would be the whole process that steps back.
+    if niceness and sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
