@@ -38,8 +38,8 @@ class Intake:
         """
         if not request.prompt:
             raise ValueError("prompt: got no tokens, allowed: at least 1")
-        self.check_ids(request)
         first = self._sequence(request)
+        self.check_ids(request)
         self.extend_hashes(first)
         others = [self._sequence(request, choice, first) for choice in range(1, request.sampling.n)]
         for other in others:
