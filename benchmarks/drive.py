@@ -194,8 +194,8 @@ def run_in_turn(runs: Iterable[Run]) -> None:
             under_way.remove(run)
 
 
-def check_same(runs: Iterable[Run], *, texts: bool) -> None:
-    """Compares the runs' answers with the workload's and, if `texts`, with each other.
+def check_same(runs: Iterable[Run]) -> None:
+    """Compares the lengths of the runs' answers with the workload's, and their tokens with each other.
 
     Raises:
         RuntimeError: they differ.
@@ -213,6 +213,6 @@ def check_same(runs: Iterable[Run], *, texts: bool) -> None:
             raise RuntimeError(f"{run.arm}: the answers {wrong[:5]} have other lengths than were asked for")
         said = {name: "".join(answer.text) for name, answer in run.answers.by_id.items()}
         first = {name: "".join(answer.text) for name, answer in runs[0].answers.by_id.items()}
-        if texts and said != first:
+        if said != first:
             wrong = sorted(name for name in said if said[name] != first[name])
             raise RuntimeError(f"{run.arm} and {runs[0].arm} differ in the answers {wrong[:5]}")
