@@ -105,8 +105,8 @@ MIXING = ("S3", "S4")
 """What a long prompt does to those who stream is a question to these two."""
 
 REAL_LOADS = {
-    "a": Load(64, 8.0),
-    "b": Load(48, 4.0),
+    "a": Load(48, 8.0),
+    "b": Load(32, 4.0),
     "c": Load(32, 8.0),
     "d": Load(48, 8.0),
     "e": Load(19, math.inf, MIXING),
