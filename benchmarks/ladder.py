@@ -230,8 +230,8 @@ def _real(machine: Machine) -> tuple[int, Runs]:
 
 
 def _warm_up(machine: Machine) -> Workload:
-    """Makes oneDNN prepare its products for the numbers of rows that will come: prompts of many lengths, and
-    then fewer rows with each tick."""
+    """Runs through the numbers of rows that will come: prompts of many lengths, and then fewer rows with each
+    tick."""
     prompts = [(i + 1) * machine.context // 64 for i in range(16)] + [1] * 24
     turns = [Turn((1,) * prompt, i + 1) for i, prompt in enumerate(prompts)]
     return Workload("warm-up", "", tuple(Conversation(0.0, (turn,)) for turn in turns))

@@ -61,16 +61,18 @@ class AdmissionPolicy(Protocol):
         ...
 
 
+def reserved_blocks(policy: Admission, prompt: int, most_output: int, context: int) -> int:
+    """Blocks that `policy` (any but PAGED) holds for a prompt of so many tokens and an answer of at most
+    `most_output`, from its entry to its end."""
+    if policy is not Admission.RESERVE_POW2:
+        return blocks_for(context)
+    return blocks_for(min(prompt + (1 << (most_output - 1).bit_length()), context))
+
+
 def make_policy(config: EngineConfig, expected: ExpectedLength) -> AdmissionPolicy:
-    match config.admission:
-        case Admission.PAGED:
-            return _Paged(expected)
-        case Admission.RESERVE_MAX:
-            return _Reserve(config.max_model_len, to_power_of_two=False, whole_batches=False)
-        case Admission.RESERVE_POW2:
-            return _Reserve(config.max_model_len, to_power_of_two=True, whole_batches=False)
-        case Admission.STATIC:
-            return _Reserve(config.max_model_len, to_power_of_two=False, whole_batches=True)
+    if config.admission is Admission.PAGED:
+        return _Paged(expected)
+    return _Reserve(config.admission, config.max_model_len)
 
 
 class _Paged:
@@ -130,16 +132,15 @@ class _Paged:
 
 
 class _Reserve:
-    def __init__(self, context: int, to_power_of_two: bool, whole_batches: bool) -> None:
+    def __init__(self, policy: Admission, context: int) -> None:
+        self._policy = policy
         self._context = context
-        self._to_power_of_two = to_power_of_two
-        self.admits_whole_batches = whole_batches
+        self.admits_whole_batches = policy is Admission.STATIC
 
     def blocks_at_entry(self, newcomer: Sequence, first: int) -> int:
-        if not self._to_power_of_two:
-            return blocks_for(self._context)
-        answer = 1 << (newcomer.max_output_tokens - 1).bit_length()
-        return blocks_for(min(newcomer.num_prompt_tokens + answer, self._context))
+        return reserved_blocks(
+            self._policy, newcomer.num_prompt_tokens, newcomer.max_output_tokens, self._context
+        )
 
     def has_room_for(self, newcomer: Sequence, shared: Shared, pool: BlockPool) -> bool:
         needed = self.blocks_at_entry(newcomer, newcomer.num_tokens)

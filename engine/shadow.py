@@ -19,20 +19,13 @@ import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from engine.blocks import BLOCK_SIZE, blocks_for
+from engine.admission import reserved_blocks
+from engine.blocks import BLOCK_SIZE
 from engine.config import Admission
 
 MOST_WAITING = 1024
 """Arms are slower than the real engine, so under steady load their queues grow. An arm whose queue is this
 long takes no more, and counts what it missed."""
-
-
-def reserved_blocks(policy: Admission, prompt: int, most_output: int, context: int) -> int:
-    """Blocks that `policy` (any but PAGED) holds for a prompt of so many tokens and an answer of at most
-    `most_output`, from its entry to its end."""
-    if policy is not Admission.RESERVE_POW2:
-        return blocks_for(context)
-    return blocks_for(min(prompt + (1 << (most_output - 1).bit_length()), context))
 
 
 @dataclass(frozen=True, slots=True)

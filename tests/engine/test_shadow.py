@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import shadow
-from engine.admission import make_policy
+from engine.admission import make_policy, reserved_blocks
 from engine.blocks import BLOCK_SIZE
 from engine.config import Admission, EngineConfig
 from engine.engine import Engine
 from engine.expectation import ExpectedLength
 from engine.request import Request, Sequence
 from engine.sampling import SamplingParams
-from engine.shadow import ShadowArms, ShadowStats, reserved_blocks
+from engine.shadow import ShadowArms, ShadowStats
 from tests.fakes import make_engine, make_request, run_until_idle
 
 ARMS = (Admission.STATIC, Admission.RESERVE_MAX, Admission.RESERVE_POW2)
