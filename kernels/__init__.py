@@ -28,11 +28,18 @@ class Kernels(Protocol):
     D head_dim, NQ query heads, NK key-value heads (NQ is a multiple of NK), B blocks of SLOTS token
     slots, W blocks in the longest table, P positions, V vocabulary, L rows to tell log probabilities of.
 
-    Floating point is fp32 throughout, integers as stated. Inputs are contiguous, are not changed unless
-    "in place" is said, and results are fresh tensors that alias no input.
+    Activations, weights and their results have one dtype: fp32 on a CPU; fp32, fp16 or bf16 on a GPU.
+    Arithmetic is in fp32 at least, and what a function returns or stores is rounded once. Key and value
+    caches have that dtype too, or e4m3 (torch.float8_e4m3fn), which holds +-448: what is beyond is clamped
+    when it is stored. Tables of angles, logits and the parameters of sampling are fp32 where nothing
+    else is said, integers as stated. Inputs are contiguous, are not changed unless "in place" is said,
+    and results are fresh tensors that alias no input.
 
-    A row of a result depends on that row's own inputs only, bit for bit, whatever else is in the batch;
-    `Linear`'s only where the kernels were asked for as batch-invariant.
+    A row of a result depends on that row's own inputs only, bit for bit, whatever else is in the batch. That
+    goes for `Linear`, and on a GPU for `paged_attention`, only where the kernels were asked for as
+    batch-invariant.
+
+    On a GPU nothing waits for the device: no function looks at a value that lies there.
     """
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -175,13 +182,17 @@ def for_device(device: torch.device, *, batch_invariant: bool = True) -> Kernels
 
     Args:
         batch_invariant: False takes the matrix products of a library, in which a row's last bits may depend
-            on how many rows are computed with it. The other kernels are the same.
+            on how many rows are computed with it, and on a GPU the tiles and splits of attention that fit
+            the batch best. The other kernels are the same.
 
     Raises:
         ValueError: no kernels exist for this kind of device.
     """
-    if device.type != "cpu":
-        raise ValueError(f"device: got {device.type!r}, allowed: 'cpu'")
-    name = "kernels.cpu" if batch_invariant else "kernels.cpu.onednn"
     # Imported late: it loads or compiles machine code, which the oracle's users need not wait for.
+    if device.type == "cuda":
+        on_gpu = importlib.import_module("kernels.gpu.kernels")
+        return cast("Kernels", on_gpu.for_device(device, batch_invariant=batch_invariant))
+    if device.type != "cpu":
+        raise ValueError(f"device: got {device.type!r}, allowed: 'cpu' or 'cuda'")
+    name = "kernels.cpu" if batch_invariant else "kernels.cpu.onednn"
     return cast("Kernels", importlib.import_module(name))

@@ -1,6 +1,8 @@
 """The oracle: every kernel in plain torch, written to be read, not to be fast.
 
 Knows: what the right answer is. Does not know: devices, speed. See `kernels.Kernels` for the shapes.
+
+What is given in fp64 is computed in fp64, everything else in fp32.
 """
 
 from __future__ import annotations
@@ -12,19 +14,30 @@ from torch import Tensor
 
 from kernels import GREEDY_BELOW, LEAST_LOGPROB
 
+E4M3_MAX = 448.0
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+    return _normed(_wide(x), weight, eps).to(x.dtype)
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * _wide(weight)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """What to compute with."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    residual += x
+    residual.copy_(_wide(residual) + _wide(x))
     return rms_norm(residual, weight, eps)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return gate * torch.sigmoid(gate) * up
+    gate, up = _wide(gate_up).chunk(2, dim=-1)
+    return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def rope_and_cache(
@@ -42,15 +55,26 @@ def rope_and_cache(
     _, num_kv_heads, num_slots, head_dim = key_cache.shape
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     num_heads = heads.shape[1] - 2 * num_kv_heads
-    q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    q, k, v = torch.split(_wide(heads), [num_heads, num_kv_heads, num_kv_heads], dim=1)
     if q_norm is not None:
-        q = rms_norm(q, q_norm, eps)
+        q = _normed(q, q_norm, eps)
     if k_norm is not None:
-        k = rms_norm(k, k_norm, eps)
-    blocks, offsets = slots // num_slots, slots % num_slots
-    key_cache[blocks, :, offsets] = _rotate(k, cos[positions], sin[positions])
-    value_cache[blocks, :, offsets] = v
-    return _rotate(q, cos[positions], sin[positions])
+        k = _normed(k, k_norm, eps)
+    _store(key_cache, slots // num_slots, slots % num_slots, _rotate(k, cos[positions], sin[positions]))
+    _store(value_cache, slots // num_slots, slots % num_slots, v)
+    return _rotate(q, cos[positions], sin[positions]).to(qkv.dtype)
+
+
+def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, rows: Tensor) -> None:
+    """rows [T, NK, D]."""
+    if cache.dtype == torch.float8_e4m3fn:
+        rows = rows.clamp(-E4M3_MAX, E4M3_MAX)
+    # Of 8-bit numbers torch can index the bits only.
+    _bits(cache)[blocks, :, offsets] = _bits(rows.to(cache.dtype))
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -72,25 +96,26 @@ def paged_attention(
 ) -> Tensor:
     num_tokens, num_heads, head_dim = q.shape
     group = num_heads // key_cache.shape[1]
-    out = torch.empty(num_tokens, num_heads, head_dim)
+    out = torch.empty_like(q)
     for s, length in enumerate(context_lens.tolist()):
         first, end = int(query_start[s]), int(query_start[s + 1])
         keys = _gather(key_cache, block_tables[s], length).repeat_interleave(group, dim=0)
         values = _gather(value_cache, block_tables[s], length).repeat_interleave(group, dim=0)
-        p = torch.arange(length - (end - first), length)[:, None]
-        seen = torch.arange(length) <= p
+        every = torch.arange(length, device=q.device)
+        p = every[length - (end - first) :, None]
+        seen = every <= p
         if window is not None:
-            seen &= torch.arange(length) > p - window
-        scores = q[first:end].transpose(0, 1) @ keys.transpose(1, 2) * scale
+            seen &= every > p - window
+        scores = _wide(q[first:end]).transpose(0, 1) @ keys.transpose(1, 2) * scale
         weights = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
-        out[first:end] = (weights @ values).transpose(0, 1)
+        out[first:end] = (weights @ values).transpose(0, 1).to(q.dtype)
     return out.reshape(num_tokens, num_heads * head_dim)
 
 
 def _gather(cache: Tensor, table: Tensor, length: int) -> Tensor:
     """The first `length` positions of one sequence, contiguous: [NK, length, D]."""
     num_blocks = -(-length // cache.shape[2])
-    blocks = cache[table[:num_blocks].long()]
+    blocks = _wide(_bits(cache)[table[:num_blocks].long()].view(cache.dtype))
     return blocks.transpose(0, 1).flatten(1, 2)[:, :length]
 
 
@@ -115,7 +140,7 @@ def sample(
 ) -> Tensor:
     columns = [t.tolist() for t in (temperature, top_p, top_k, min_p, seed, position)]
     ids = [_sample_row(row, *values) for row, *values in zip(logits, *columns, strict=True)]
-    return torch.tensor(ids, dtype=torch.int64)
+    return torch.tensor(ids, dtype=torch.int64, device=logits.device)
 
 
 def _sample_row(
@@ -133,7 +158,7 @@ def _sample_row(
     if top_k > 0:
         kept = min(kept, top_k)
     weights = z[:kept].exp()
-    before = torch.cat([torch.zeros(1, dtype=torch.float64), weights.cumsum(0)[:-1]])
+    before = torch.cat([weights.new_zeros(1), weights.cumsum(0)[:-1]])
     if top_p < 1:
         kept = int((before < top_p * weights.sum()).sum())
     # In order of id, so that the first of equal scores is the lowest id.
@@ -222,8 +247,9 @@ def _entries(r: int, row: Tensor, start: Tensor, ids: Tensor, *values: Tensor) -
 def logprobs(logits: Tensor, chosen: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     num_rows, width = logits.shape
     listed = min(k, width)
-    of_chosen = torch.full((num_rows,), LEAST_LOGPROB)
-    top_ids, top = torch.full((num_rows, k), -1, dtype=torch.int32), torch.full((num_rows, k), LEAST_LOGPROB)
+    of_chosen = logits.new_full((num_rows,), LEAST_LOGPROB)
+    top_ids = logits.new_full((num_rows, k), -1, dtype=torch.int32)
+    top = logits.new_full((num_rows, k), LEAST_LOGPROB)
     for r, row in enumerate(logits):
         if not torch.isfinite(row.max()):
             continue

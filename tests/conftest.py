@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from app.settings import default_cache_dir
 from engine.loading import default_model
+
+if not torch.cuda.is_available():
+    # Triton reads it when a kernel is defined, so it must stand before any is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -49,15 +49,24 @@ class Paged:
             self.key_cache,
             self.value_cache,
             self.block_tables[s : s + 1].contiguous(),
-            torch.tensor([end], dtype=torch.int32),
-            torch.tensor([0, 1], dtype=torch.int32),
+            torch.tensor([end], dtype=torch.int32, device=self.q.device),
+            torch.tensor([0, 1], dtype=torch.int32, device=self.q.device),
         )
 
 
 def paged(
-    runs: list[tuple[int, int]], *, heads: int = 9, kv_heads: int = 3, dim: int = 64, seed: int = 0
+    runs: list[tuple[int, int]],
+    *,
+    heads: int = 9,
+    kv_heads: int = 3,
+    dim: int = 64,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
 ) -> Paged:
-    """`runs`: context length and number of query tokens of each sequence."""
+    """`runs`: context length and number of query tokens of each sequence. The caches have `dtype` too, if no
+    other is given."""
     generator = torch.Generator().manual_seed(seed)
     num_blocks = [math.ceil(length / BLOCK_SIZE) for length, _ in runs]
     free = torch.randperm(sum(num_blocks) + 2, generator=generator).int()
@@ -72,11 +81,12 @@ def paged(
         data = torch.randn(2, length, kv_heads, dim, generator=generator)
         caches[:, table[positions // BLOCK_SIZE].long(), :, positions % BLOCK_SIZE] = data.transpose(0, 1)
     counts = torch.tensor([0] + [count for _, count in runs])
+    caches = caches.to(cache_dtype or dtype).to(device)
     return Paged(
-        torch.randn(int(counts.sum()), heads, dim, generator=generator),
+        torch.randn(int(counts.sum()), heads, dim, generator=generator).to(dtype).to(device),
         caches[0],
         caches[1],
-        tables,
-        torch.tensor([length for length, _ in runs], dtype=torch.int32),
-        counts.cumsum(0).int(),
+        tables.to(device),
+        torch.tensor([length for length, _ in runs], dtype=torch.int32, device=device),
+        counts.cumsum(0).int().to(device),
     )
