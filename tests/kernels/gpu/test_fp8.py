@@ -1,0 +1,69 @@
+"""e4m3 numbers: all 256 of them, by an instruction and by integer arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gpu import fp8
+from kernels.gpu.device import Device
+from tests.kernels.gpu.conftest import PLACE
+
+EVERY = torch.arange(256, dtype=torch.uint8)
+
+
+@triton.jit
+def _widen_kernel(numbers, out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out + at, fp8.widen(tl.load(numbers + at), out.dtype.element_ty))
+
+
+def widened(device: Device, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(len(numbers), dtype=dtype, device=PLACE)
+    device.launch(
+        _widen_kernel,
+        (1,),
+        num_warps=1,
+        num_stages=1,
+        numbers=fp8.readable(device, numbers.to(PLACE)),
+        out=out,
+        SIZE=len(numbers),
+    )
+    return out.cpu()
+
+
+def same(got: Tensor, expected: Tensor) -> bool:
+    """Zeros keep their signs."""
+    return bool(torch.equal(got.isnan(), expected.isnan())) and torch.equal(
+        got.nan_to_num().view(torch.uint8), expected.nan_to_num().view(torch.uint8)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("arch", ["own", "cuda:80"])
+def test_each_number_is_widened_exactly(device: Device, arch: str, dtype: torch.dtype) -> None:
+    if dtype == torch.bfloat16 and PLACE.type == "cpu":
+        pytest.skip("the interpreter has no bf16")
+    numbers = EVERY.view(torch.float8_e4m3fn)
+    if arch != "own":
+        device = replace(device, arch=arch)
+    assert same(widened(device, numbers, dtype), numbers.to(dtype))
+
+
+def test_other_tensors_are_read_as_they_are(device: Device) -> None:
+    x = torch.randn(256)
+    assert same(widened(device, x.half(), torch.float32), x.half().float())
+
+
+def test_bytes_stand_for_numbers_only_where_the_chip_has_no_such_type(device: Device) -> None:
+    numbers = EVERY.view(torch.float8_e4m3fn)
+    with_it, without = replace(device, arch="cuda:90"), replace(device, arch="hip:gfx942")
+    assert fp8.readable(with_it, numbers) is numbers
+    got = fp8.readable(without, numbers)
+    assert got.dtype == torch.uint8
+    assert got.data_ptr() == numbers.data_ptr()
