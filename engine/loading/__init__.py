@@ -30,6 +30,8 @@ __all__ = ["LoadedModel", "ModelError", "build_model", "load"]
 
 DEFAULT_NAMES = ("default", default_model.NAME)
 
+EMBEDDING = "model.embed_tokens.weight"
+
 _PATIENCE_S = 3.0
 """Loading kernels that were compiled before takes less."""
 
@@ -52,6 +54,7 @@ def load(
     path_or_name: str,
     *,
     device: str = "cpu",
+    dtype: torch.dtype | None = None,
     batch_invariant: bool = True,
     cache_dir: Path,
     progress: Callable[[str], None],
@@ -62,6 +65,8 @@ def load(
         path_or_name: a Hugging Face folder, a .gguf file (converted in memory at each start), "default", or
             a hub id.
         device: a torch device that has kernels.
+        dtype: of weights and activations. None: fp32 on a CPU; on a GPU the 16 bits that the weights are
+            stored in, bf16 if they are stored in more.
         batch_invariant: whether a token's logits are bit for bit the same whatever it is computed with.
         cache_dir: where the default model is kept.
         progress: gets a line for each thing that takes long.
@@ -70,7 +75,7 @@ def load(
         ModelError: with a message that a person can act on.
     """
     path = Path(path_or_name).expanduser()
-    place = _Place(device, batch_invariant)
+    place = _Place(device, dtype, batch_invariant)
     if path_or_name in DEFAULT_NAMES:
         return _load_folder(default_model.ensure(cache_dir, progress), place, progress)
     if path.is_dir():
@@ -88,10 +93,29 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a model will run, and with which kernels."""
+    """Where a model will run, in which type, and with which kernels."""
 
     device: str
+    dtype: torch.dtype | None
     batch_invariant: bool
+
+    def dtype_for(self, checkpoint: Checkpoint) -> torch.dtype:
+        """Raises:
+        ModelError: the kernels of the device compute in another type.
+        """
+        on_cpu = torch.device(self.device).type == "cpu"
+        if self.dtype is None:
+            if on_cpu:
+                return torch.float32
+            stored = checkpoint.read(EMBEDDING).dtype if EMBEDDING in checkpoint.names() else torch.bfloat16
+            return stored if stored.itemsize == 2 else torch.bfloat16
+        if on_cpu and self.dtype != torch.float32:
+            raise ModelError(f"dtype: got {_name(self.dtype)} on a CPU, allowed: float32")
+        return self.dtype
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _load_folder(folder: Path, place: _Place, progress: Callable[[str], None]) -> LoadedModel:
@@ -138,7 +162,8 @@ def _assemble(
         template=files.template or "",
     )
     template = ChatTemplate(files.template, tokenizer, files.special) if files.template else None
-    model = build_model(config, checkpoint, name, _kernels(place, progress), place.device)
+    dtype = place.dtype_for(checkpoint)
+    model = build_model(config, checkpoint, name, _kernels(place, progress), place.device, dtype)
     return LoadedModel(name, model.config, model, tokenizer, template)
 
 
@@ -156,7 +181,12 @@ def _kernels(place: _Place, progress: Callable[[str], None]) -> Kernels:
 
 
 def build_model(
-    config: ModelConfig, checkpoint: Checkpoint, source: str, kernels: Kernels, device: str
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    source: str,
+    kernels: Kernels,
+    device: str,
+    dtype: torch.dtype = torch.float32,
 ) -> CausalLM:
     """The model from its weights. `source` is how messages name the checkpoint.
 
@@ -166,15 +196,15 @@ def build_model(
     take = TensorTaker(checkpoint, source)
     # Old Llama checkpoints store what follows from the config.
     take.drop(".rotary_emb.inv_freq")
-    head, table = "lm_head.weight", "model.embed_tokens.weight"
-    if config.tie_word_embeddings and {head, table} <= checkpoint.names():
-        if torch.equal(checkpoint.read(head), checkpoint.read(table)):
+    head = "lm_head.weight"
+    if config.tie_word_embeddings and {head, EMBEDDING} <= checkpoint.names():
+        if torch.equal(checkpoint.read(head), checkpoint.read(EMBEDDING)):
             take.drop(head)
         else:
             # Fine-tuned apart; the weights are right and the config is not. transformers decides likewise.
             config = dataclasses.replace(config, tie_word_embeddings=False)
     with _one_thread():
-        model = CausalLM(config, take, kernels, device)
+        model = CausalLM(config, take, kernels, device, dtype)
     take.finish()
     return model
 

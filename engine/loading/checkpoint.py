@@ -89,7 +89,7 @@ def _indexed_names(index: Path) -> list[str]:
 class TensorTaker:
     """Gives a checkpoint's tensors to a model, and knows which are left.
 
-    Calling it gives the fp32 tensor of that name.
+    Calling it gives the tensor of that name, in the float type that it is stored in.
 
     Raises:
         ModelError: on a call, the tensor is missing, of another shape, or not of a float type.
@@ -113,7 +113,7 @@ class TensorTaker:
             raise ModelError(
                 f"{self._source}: the tensor {name} is {tensor.dtype}, allowed: float32, float16, bfloat16"
             )
-        return tensor.float()
+        return tensor
 
     def drop(self, suffix: str) -> None:
         """Passes over the tensors whose names end so: stored, but computed anew by every reader."""

@@ -20,7 +20,8 @@ from engine.models.rope import rope_tables
 from kernels import Kernels
 
 TakeTensor = Callable[[str, tuple[int, ...]], torch.Tensor]
-"""Gives the fp32 tensor of that name after checking its shape; a loader makes it."""
+"""Gives the tensor of that name, of any floating dtype and on any device, after checking its shape; a loader
+makes it."""
 
 Matmul = Callable[[torch.Tensor], torch.Tensor]
 
@@ -45,19 +46,26 @@ class CausalLM:
         take: gives each weight by its Hugging Face name; each is asked for once.
         kernels: the arithmetic, for `device`.
         device: where the weights go.
+        dtype: of weights and activations.
     """
 
     def __init__(
-        self, config: ModelConfig, take: TakeTensor, kernels: Kernels, device: torch.device | str
+        self,
+        config: ModelConfig,
+        take: TakeTensor,
+        kernels: Kernels,
+        device: torch.device | str,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = config
-        self._device = torch.device(device)
-        self._kernels = kernels
-        self._embedding = take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size)).to(
-            device
+        self.kernels = kernels
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self._embedding = self._placed(
+            take("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         )
         self._layers = [self._build_layer(take, index) for index in range(config.num_layers)]
-        self._final_norm = take("model.norm.weight", (config.hidden_size,)).to(device)
+        self._final_norm = self._placed(take("model.norm.weight", (config.hidden_size,)))
         self._lm_head = self._build_head(take)
         cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
         self._cos, self._sin = cos.to(device), sin.to(device)
@@ -69,7 +77,7 @@ class CausalLM:
         Returns:
             fp32 logits, [R, vocab_size], in the order of `inputs.sampled`.
         """
-        config, kernels = self.config, self._kernels
+        config, kernels = self.config, self.kernels
         eps, window, scale = config.rms_norm_eps, config.sliding_window, config.head_dim**-0.5
         cos, sin = self._cos, self._sin
         positions, slots = inputs.positions, inputs.slots
@@ -90,9 +98,9 @@ class CausalLM:
 
         sampled = inputs.sampled
         if sampled.numel() == 0:
-            return residual.new_empty((0, config.vocab_size))
+            return residual.new_empty((0, config.vocab_size), dtype=torch.float32)
         x = kernels.add_rms_norm(x[sampled], residual[sampled], self._final_norm, eps)
-        return self._lm_head(x)
+        return self._lm_head(x).float()
 
     def _build_layer(self, take: TakeTensor, index: int) -> _Layer:
         config, prefix = self.config, f"model.layers.{index}."
@@ -100,7 +108,7 @@ class CausalLM:
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
         def norm(name: str, size: int) -> torch.Tensor:
-            return take(f"{prefix}{name}.weight", (size,)).to(self._device)
+            return self._placed(take(f"{prefix}{name}.weight", (size,)))
 
         def linear(parts: dict[str, int], fan_in: int, bias: bool) -> Matmul:
             """One matrix from the rows of all `parts` (name -> rows)."""
@@ -127,10 +135,14 @@ class CausalLM:
         return self._pack(take("lm_head.weight", (self.config.vocab_size, self.config.hidden_size)), None)
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Matmul:
-        packed: Matmul = self._kernels.Linear(
-            weight.to(self._device), None if bias is None else bias.to(self._device)
+        packed: Matmul = self.kernels.Linear(
+            self._placed(weight), None if bias is None else self._placed(bias)
         )
         return packed
+
+    def _placed(self, weight: torch.Tensor) -> torch.Tensor:
+        # In this order, so that what crosses to the device is what stays there.
+        return weight.to(self.dtype).to(self.device)
 
 
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:
