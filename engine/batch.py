@@ -76,6 +76,8 @@ class Batch:
     Sequence `s` owns the tokens `query_start[s]:query_start[s + 1]`.
     """
 
+    rows: Int64
+    """[S] where each sequence stands: no other has this row while it runs."""
     token_ids: Int64
     """[T]"""
     positions: Int64
@@ -202,6 +204,7 @@ class BatchBuilder:
         is_sampled = context_lens == known
         sampled_rows = rows[is_sampled]
         return Batch(
+            rows=rows,
             token_ids=np.array(token_ids, dtype=np.int64),
             positions=positions,
             slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,

@@ -38,10 +38,12 @@ class ForwardInputs:
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """Keys and values of all layers, in blocks. One tensor per layer and kind,
-    [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim]."""
+    """Keys and values of all layers, in blocks."""
 
+    storage: torch.Tensor
+    """[num_layers, 2, num_blocks, num_kv_heads, BLOCK_SIZE, head_dim], keys before values."""
     keys: list[torch.Tensor]
+    """Views of it, one per layer, [num_blocks, num_kv_heads, BLOCK_SIZE, head_dim]."""
     values: list[torch.Tensor]
 
     @classmethod
@@ -51,13 +53,24 @@ class KVCache:
         """Zeroed: a slot never written may be read behind a mask, and a NaN left there would get through."""
         shape = (config.num_layers, 2, num_blocks, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
         on_cpu = torch.device(device).type == "cpu"
-        layers = memory.zeros(shape, dtype) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
-        return cls([layer[0] for layer in layers], [layer[1] for layer in layers])
+        storage = memory.zeros(shape, dtype) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
+        return cls(storage, [layer[0] for layer in storage], [layer[1] for layer in storage])
 
     def copy(self, source: int, target: int) -> None:
-        """Makes block `target` hold what block `source` holds, in all layers."""
-        for layer in (*self.keys, *self.values):
-            layer[target] = layer[source]
+        """Makes block `target` hold what block `source` holds, in all layers.
+
+        Moves: one block's bytes, read and written.
+        """
+        blocks = self._bits()
+        blocks[:, :, target] = blocks[:, :, source]
+
+    def clear(self) -> None:
+        """As new, at the same addresses."""
+        self._bits().zero_()
+
+    def _bits(self) -> torch.Tensor:
+        """As bytes: of 8-bit floats torch does little more than keep them."""
+        return self.storage.view(torch.uint8)
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, dtype: torch.dtype) -> int:
