@@ -1,7 +1,7 @@
 """Computes a tick's batch with a real model.
 
-Knows: torch, the model, its KV memory, the sampling kernels. Does not know: sequences, blocks' owners, why
-the batch is what it is.
+Knows: torch, the model, its KV memory, the sampling kernels, which runner serves which device. Does not know:
+sequences, blocks' owners, why the batch is what it is.
 """
 
 from __future__ import annotations
@@ -14,24 +14,43 @@ import torch
 from numpy.typing import NDArray
 
 from engine.batch import Batch, Int64, Logprobs, StepOutput
+from engine.config import EngineConfig
+from engine.engine import Runner
+from engine.gpu.runner import GpuRunner
 from engine.models.inputs import ForwardInputs, KVCache
 from engine.models.llama import CausalLM
-from kernels import for_device
+
+
+def make_runner(
+    model: CausalLM, config: EngineConfig, *, kv_dtype: torch.dtype | None = None, graphs: bool = True
+) -> Runner:
+    """What computes best where the model lies.
+
+    Args:
+        kv_dtype: of KV memory; None: the model's.
+        graphs: whether decode steps on a GPU are replayed from captured graphs.
+    """
+    kv_dtype = kv_dtype or model.dtype
+    if model.device.type == "cuda":
+        return GpuRunner(model, config, kv_dtype=kv_dtype, graphs=graphs)
+    return ModelRunner(model, config.num_blocks, kv_dtype)
 
 
 class ModelRunner:
-    """Implements `engine.engine.Runner`: forward pass, sampling, one copy of the new ids to the host.
+    """Implements `engine.engine.Runner`, each step in turn: for CPUs, and anywhere to compare with.
 
     Args:
         num_blocks: size of KV memory, which is allocated here.
+        kv_dtype: of KV memory; None: the model's.
     """
 
-    def __init__(self, model: CausalLM, num_blocks: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, model: CausalLM, num_blocks: int, kv_dtype: torch.dtype | None = None) -> None:
         self._model = model
-        self._device = torch.device(device)
+        self._device = model.device
+        self._kernels = model.kernels
         self._num_blocks = num_blocks
-        self._kernels = for_device(self._device)
-        self.reset()
+        self._kv_dtype = kv_dtype or model.dtype
+        self._kv = self._allocate()
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepOutput:
@@ -54,7 +73,12 @@ class ModelRunner:
 
     def reset(self) -> None:
         """See `Runner.reset`."""
-        self._kv = KVCache.allocate(self._model.config, self._num_blocks, torch.float32, self._device)
+        # First the old goes: there is rarely room for both.
+        del self._kv
+        self._kv = self._allocate()
+
+    def _allocate(self) -> KVCache:
+        return KVCache.allocate(self._model.config, self._num_blocks, self._kv_dtype, self._device)
 
     def _logprobs(self, batch: Batch, rows: Int64, raw: torch.Tensor, ids: torch.Tensor) -> Logprobs:
         """Of the sampled `rows`, whose own logits are `raw`."""

@@ -63,7 +63,8 @@ class WatchedModel:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._model = loaded.model
-        self.config = loaded.config
+        self.config, self.kernels = loaded.config, loaded.model.kernels
+        self.device, self.dtype = loaded.model.device, loaded.model.dtype
         self.tokens: list[int] = []
         self.gaps: list[float] = []
 

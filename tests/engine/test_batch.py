@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from engine.request import Request, Sequence, Status
 from engine.runner import ModelRunner
 from engine.sampling import SamplingParams
 from engine.scheduler import Plan
-from kernels import reference
+from kernels import for_device, reference
 from tests import oracle
 
 WIDTH = 37
@@ -38,18 +37,23 @@ class MadeUpModel:
     """Gives the logits that it is told to."""
 
     config: Any = SimpleNamespace(num_layers=1, num_kv_heads=1, head_dim=1)
+    device, dtype = torch.device("cpu"), torch.float32
+    logits = np.empty((0, WIDTH), dtype=np.float32)
 
-    def __init__(self) -> None:
-        self.logits = np.empty((0, WIDTH), dtype=np.float32)
+    def __init__(self, kernels: Any) -> None:
+        self.kernels = kernels
 
     def forward(self, inputs: Any, kv: Any) -> torch.Tensor:
         return torch.from_numpy(self.logits.copy())
 
 
-MODEL: Any = MadeUpModel()
-WITH_CPU_KERNELS = ModelRunner(MODEL, 1)
-with patch("engine.runner.for_device", lambda device: reference):
-    WITH_REFERENCE = ModelRunner(MODEL, 1)
+def made_up(kernels: Any) -> ModelRunner:
+    model: Any = MadeUpModel(kernels)
+    return ModelRunner(model, 1)
+
+
+WITH_CPU_KERNELS = made_up(for_device(torch.device("cpu")))
+WITH_REFERENCE = made_up(reference)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -110,7 +114,7 @@ def expect(output: StepOutput, logits: Any, sequences: list[Sequence]) -> None:
 
 def run(batch: Batch, logits: Any, sequences: list[Sequence]) -> StepOutput:
     """Both kinds of kernels, and the oracle for batches, agree with the oracle for parameters."""
-    MODEL.logits = logits
+    MadeUpModel.logits = logits
     output = WITH_CPU_KERNELS.execute(batch)
     for each in (output, WITH_REFERENCE.execute(batch), oracle.sample_batch(logits, batch)):
         expect(each, logits, sequences)
@@ -345,6 +349,7 @@ def test_slots_and_tables_follow_the_blocks() -> None:
     long = company.admit(make(SamplingParams(), tuple(range(20)), "long"), 2)
     short = company.admit(make(SamplingParams(), (7, 8), "short"), 0)
     batch = company.build(long, short, long=18)
+    assert batch.rows.tolist() == [2, 0]
     assert batch.query_start.tolist() == [0, 18, 20]
     assert batch.context_lens.tolist() == [18, 2]
     assert batch.block_tables.tolist() == [[16, 17], [0, 1]]

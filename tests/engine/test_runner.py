@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from engine.batch import BatchBuilder
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.models.config import ModelConfig
 from engine.models.llama import CausalLM
 from engine.request import FinishReason, Request, Sequence
-from engine.runner import ModelRunner
+from engine.runner import make_runner
 from engine.sampling import SamplingParams
 from engine.scheduler import Plan
-from kernels import for_device
+from tests.devices import DEVICES
+from tests.engine.tiny import broken_model, tiny_model
 from tests.fakes import Recorder, fake_ids, fake_vocabulary, make_request, run_until_idle
 
-CONFIG = ModelConfig.from_hf(
-    {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": len(fake_vocabulary().token_bytes),
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "eos_token_id": 0,
-        "bos_token_id": 1,
-    }
-)
 
-
-@pytest.fixture(scope="module")
-def model() -> CausalLM:
-    generator = torch.Generator().manual_seed(7)
-
-    def take(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        if name.endswith("norm.weight"):
-            return torch.ones(shape)
-        return torch.randn(shape, generator=generator) * 0.2
-
-    return CausalLM(CONFIG, take, for_device(torch.device("cpu")), torch.device("cpu"))
+@pytest.fixture(scope="module", params=DEVICES)
+def model(request: pytest.FixtureRequest) -> CausalLM:
+    return tiny_model(request.param)
 
 
 def run(
@@ -54,7 +27,7 @@ def run(
 ) -> tuple[Recorder, Engine]:
     recorder = Recorder()
     config = EngineConfig(**{"num_blocks": 400, "max_model_len": 512, **sizes})
-    engine = Engine(ModelRunner(model, config.num_blocks), fake_vocabulary(), config, recorder)
+    engine = Engine(make_runner(model, config), fake_vocabulary(), config, recorder)
     for name, (prompt, sampling) in requests.items():
         engine.submit(make_request(name, prompt, sampling))
     run_until_idle(engine)
@@ -107,16 +80,14 @@ def test_another_seed_gives_another_answer(model: CausalLM) -> None:
     assert len({recorder.text(name) for name in requests}) == 4
 
 
-def test_weights_that_give_no_numbers_end_the_request_with_an_error() -> None:
-    cpu = torch.device("cpu")
-    broken = CausalLM(CONFIG, lambda name, shape: torch.full(shape, float("nan")), for_device(cpu), cpu)
-    recorder, _ = run(broken, {"a": ("hello", SamplingParams(seed=1))})
+def test_weights_that_give_no_numbers_end_the_request_with_an_error(model: CausalLM) -> None:
+    recorder, _ = run(broken_model(model.device.type), {"a": ("hello", SamplingParams(seed=1))})
     assert recorder.finished("a").reason is FinishReason.ERROR
 
 
 def test_blocks_are_copied_in_all_layers_in_order_before_anything_is_computed(model: CausalLM) -> None:
     """The second sequence finds its prefix in a copy of a copy, and says what the first one says."""
-    runner = ModelRunner(model, 8)
+    runner = make_runner(model, EngineConfig(num_blocks=8, max_model_len=64, max_num_seqs=2))
     tokens = fake_ids("a prompt of some length")
     batches = BatchBuilder(2, 4, frozenset())
 

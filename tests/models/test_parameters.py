@@ -12,8 +12,9 @@ from engine.config import Chaos, EngineConfig
 from engine.engine import Engine
 from engine.loading import LoadedModel, load
 from engine.request import FinishedEvent, Request
-from engine.runner import ModelRunner
+from engine.runner import make_runner
 from engine.sampling import SamplingParams
+from tests.devices import DEVICES
 from tests.engine import table
 from tests.fakes import Recorder, run_until_idle
 
@@ -23,16 +24,20 @@ MAX_TOKENS = 12
 MESSAGES = [{"role": "user", "content": "Tell me something about rivers, mountains and the sea, and why."}]
 
 
-@pytest.fixture(scope="module")
-def loaded(default_model_dir: Path) -> LoadedModel:
+@pytest.fixture(scope="module", params=DEVICES)
+def loaded(default_model_dir: Path, request: pytest.FixtureRequest) -> LoadedModel:
     return load(
-        str(default_model_dir), batch_invariant=True, cache_dir=default_model_dir.parent, progress=print
+        str(default_model_dir),
+        device=request.param,
+        batch_invariant=True,
+        cache_dir=default_model_dir.parent,
+        progress=print,
     )
 
 
 def make_engine(loaded: LoadedModel, config: EngineConfig) -> tuple[Engine, Recorder]:
     recorder = Recorder()
-    runner = ModelRunner(loaded.model, config.num_blocks)
+    runner = make_runner(loaded.model, config)
     return Engine(runner, loaded.tokenizer.vocabulary, config, recorder), recorder
 
 

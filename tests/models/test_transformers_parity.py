@@ -15,6 +15,7 @@ from engine.loading import build_model
 from engine.loading.checkpoint import SafetensorsCheckpoint
 from engine.loading.folder import read_config
 from engine.models.llama import CausalLM
+from tests.devices import DEVICES
 from tests.models.paging import PagedRun
 
 SHAPE: dict[str, Any] = {
@@ -80,10 +81,16 @@ def make_family(config: Any, folder: Path, **save: Any) -> Family:
     return folder, reference
 
 
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(params=["for_device", "reference"])
-def model(request: pytest.FixtureRequest, family: Family) -> CausalLM:
-    chosen = kernels.for_device(torch.device("cpu")) if request.param == "for_device" else kernels.reference
-    return build_model(read_config(family[0]), SafetensorsCheckpoint(family[0]), "test", chosen, "cpu")
+def model(request: pytest.FixtureRequest, family: Family, device: str) -> CausalLM:
+    chosen = kernels.for_device(torch.device(device)) if request.param == "for_device" else kernels.reference
+    return build_model(read_config(family[0]), SafetensorsCheckpoint(family[0]), "test", chosen, device)
 
 
 def prompts() -> dict[int, list[int]]:
@@ -98,18 +105,18 @@ def expected(family: Family) -> dict[int, torch.Tensor]:
 
 def agree(got: torch.Tensor, wanted: torch.Tensor) -> None:
     assert got.dtype == torch.float32
-    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(got.cpu(), wanted, atol=1e-4, rtol=0)
 
 
 def test_whole_prompts_in_one_flat_batch(family: Family, model: CausalLM) -> None:
-    run = PagedRun(model.config, 3, 64)
+    run = PagedRun(model.config, 3, 64, model.device)
     got = run.step(model, prompts())
     for index, wanted in expected(family).items():
         agree(got[index], wanted)
 
 
 def test_chunks_of_uneven_size(family: Family, model: CausalLM) -> None:
-    run = PagedRun(model.config, 3, 64)
+    run = PagedRun(model.config, 3, 64, model.device)
     pieces: dict[int, list[torch.Tensor]] = {index: [] for index in PROMPTS}
     for size in (1, 7, 16, 2, 30):
         chunks = {i: tokens[run.lengths[i] : run.lengths[i] + size] for i, tokens in prompts().items()}
@@ -121,7 +128,7 @@ def test_chunks_of_uneven_size(family: Family, model: CausalLM) -> None:
 
 def test_decode_steps_beside_a_prompt(family: Family, model: CausalLM) -> None:
     """Sequence 0 goes token by token; the others come in whole while it does."""
-    run = PagedRun(model.config, 3, 64)
+    run = PagedRun(model.config, 3, 64, model.device)
     tokens, wanted = prompts(), expected(family)
     pieces = []
     for step, token in enumerate(tokens[0]):
@@ -134,7 +141,7 @@ def test_decode_steps_beside_a_prompt(family: Family, model: CausalLM) -> None:
 
 
 def test_only_sampled_rows_get_logits(family: Family, model: CausalLM) -> None:
-    run = PagedRun(model.config, 3, 64)
+    run = PagedRun(model.config, 3, 64, model.device)
     logits = model.forward(run.inputs(prompts(), all_rows=False), run.kv)
     assert logits.shape == (3, 97)
     for row, wanted in zip(logits, expected(family).values(), strict=True):

@@ -1,0 +1,121 @@
+"""What stands in for CUDA where there is none, and what watches either.
+
+`Eager` captures a run by remembering it, and replays it by running it again: the same function over the same
+tensors. It holds a copy to what a device would do with it: until an event behind the copy was waited for,
+nobody may have touched the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.gpu.driver import Cuda, Driver, Event
+
+
+@dataclass(eq=False)
+class _Copy:
+    """One that was asked for, and what the source held then."""
+
+    source: torch.Tensor
+    before: torch.Tensor
+
+
+class Eager:
+    """Implements `Driver` on the CPU."""
+
+    def __init__(self) -> None:
+        self.under_way: list[_Copy] = []
+
+    def bind(self) -> None:
+        pass
+
+    def host_memory(self, num_bytes: int) -> torch.Tensor:
+        return torch.full((num_bytes,), 0xA5, dtype=torch.uint8)
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        target.copy_(source)
+        self.under_way.append(_Copy(source, source.clone()))
+
+    def event(self) -> Event:
+        return _EagerEvent(self)
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        run()
+        return run
+
+    def synchronize(self) -> None:
+        self.arrive(self.under_way)
+
+    def arrive(self, copies: list[_Copy]) -> None:
+        for copy in self.under_way:
+            is_whole = copy not in copies or torch.equal(copy.source, copy.before)
+            assert is_whole, "overwritten while it was being copied"
+        self.under_way = [copy for copy in self.under_way if copy not in copies]
+
+
+@dataclass
+class _EagerEvent:
+    driver: Eager
+    before: list[_Copy] = field(default_factory=list)
+
+    def record(self) -> None:
+        self.before = [*self.driver.under_way]
+
+    def synchronize(self) -> None:
+        self.driver.arrive(self.before)
+
+
+class Watched:
+    """Implements `Driver` by another one, and counts."""
+
+    def __init__(self, inner: Driver) -> None:
+        self._inner = inner
+        self._hosts: set[int] = set()
+        self.sent: list[int] = []
+        """Bytes of each copy to the device."""
+        self.fetched: list[int] = []
+        """Bytes of each copy to the host."""
+        self.replayed: list[int] = []
+        """For each replay, which capture it was of."""
+        self.num_captures = 0
+        self.num_allocated = 0
+        """Host buffers."""
+
+    def bind(self) -> None:
+        self._inner.bind()
+
+    def host_memory(self, num_bytes: int) -> torch.Tensor:
+        self.num_allocated += 1
+        memory = self._inner.host_memory(num_bytes)
+        self._hosts.add(memory.untyped_storage().data_ptr())
+        return memory
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        is_from_host = source.untyped_storage().data_ptr() in self._hosts
+        is_to_host = target.untyped_storage().data_ptr() in self._hosts
+        assert is_from_host != is_to_host
+        (self.sent if is_from_host else self.fetched).append(source.numel())
+        self._inner.copy(source, target)
+
+    def event(self) -> Event:
+        return self._inner.event()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        index, replay = self.num_captures, self._inner.capture(run)
+        self.num_captures += 1
+
+        def counted() -> None:
+            self.replayed.append(index)
+            replay()
+
+        return counted
+
+    def synchronize(self) -> None:
+        self._inner.synchronize()
+
+
+def driver_for(device: torch.device) -> Watched:
+    return Watched(Cuda(device) if device.type == "cuda" else Eager())
