@@ -33,7 +33,7 @@ def rope_and_cache(
 ) -> Tensor:
     """See `kernels.Kernels.rope_and_cache`. Su et al., 2021 (RoFormer).
 
-    Tokens may share a slot if nobody reads it, as padding does: it then holds any of theirs.
+    Tokens may share a slot that nobody reads, as padding does: it then holds numbers of any of them.
 
     Moves: 2 T (NQ + 2 NK) D elements (those of the caches in the caches' dtype), and 4 T D bytes of angles.
 
@@ -100,7 +100,8 @@ def _check(
         check("k_norm", k_norm, qkv.dtype, shape=key_cache.shape[3:])
 
 
-@triton.jit
+# These two are parts of larger buffers, wherever they begin there: nothing is compiled anew for that.
+@triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def _rope_and_cache(
     qkv,
     positions,
