@@ -28,6 +28,7 @@ from engine.blocks import BLOCK_SIZE, blocks_for
 from engine.config import EngineConfig
 from engine.gpu.buckets import bucket_for, decode_buckets
 from engine.gpu.driver import Cuda, Driver
+from engine.gpu.rehearsal import rehearsal
 from engine.gpu.rows import DeviceRows
 from engine.gpu.staging import Array, Results, Staging
 from engine.models.inputs import ForwardInputs, KVCache
@@ -48,7 +49,7 @@ class GpuRunner:
         driver: what stands in for CUDA; None: nothing does.
 
     Raises:
-        torch.OutOfMemoryError: it does not fit.
+        torch.OutOfMemoryError: this, or a batch as big as any, does not fit.
     """
 
     def __init__(
@@ -79,6 +80,10 @@ class GpuRunner:
         # The largest first: what it needs is then enough for the others.
         for size in reversed(self._buckets):
             self._replays[size] = self._capture(size)
+        # Kernels are compiled, and memory is found to be too small, here and not under somebody's request.
+        # After the captures, since what these keep is gone for good.
+        self.execute(rehearsal(config))
+        self.reset()
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepOutput:
@@ -90,7 +95,7 @@ class GpuRunner:
         arrays = self._rows.table_changes(batch) | _sampling_arrays(batch)
         if is_step:
             arrays |= self._rows.token_changes(batch)
-            arrays["step"] = self._step_columns(batch)
+            arrays["step"] = self._step_columns(batch).reshape(-1)
         else:
             arrays |= _chunk_arrays(batch)
         sent = self._staging.send(arrays)
@@ -133,8 +138,8 @@ class GpuRunner:
     def _step(self, used: int, sent: dict[str, torch.Tensor]) -> torch.Tensor:
         """Logits of the `used` rows that are no padding, valid until the next step."""
         columns = sent["step"]
-        self._steps[: columns.numel()].copy_(columns.view(-1))
-        size = columns.shape[1]
+        self._steps[: len(columns)].copy_(columns)
+        size = len(columns) // 4
         if self._replays:
             self._replays[size]()
         else:

@@ -51,7 +51,7 @@ class Staging:
         """The same on the device, valid until the next call. Waits only for the copy before the last.
 
         Args:
-            arrays: contiguous, of int64, int32 or float32.
+            arrays: one-dimensional, of int64, int32 or float32.
 
         Moves: the arrays' bytes.
         """
@@ -62,15 +62,18 @@ class Staging:
         turn = self._turn = 1 - self._turn
         self._copied[turn].synchronize()
         self._make_room(turn, end)
-        bytes_here = self._hosts[turn].numpy()
-        for start, array in zip(starts, arrays.values(), strict=True):
-            bytes_here[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
-        self._driver.copy(self._hosts[turn][:end], self._on_device[:end])
+        # One view per dtype, of which parts are taken: a part costs a microsecond, a view several.
+        host, on_device = self._hosts[turn].numpy(), self._on_device
+        here = {dtype: host.view(dtype) for dtype in _TORCH}
+        there = {dtype: on_device.view(theirs) for dtype, theirs in _TORCH.items()}
+        parts: dict[str, torch.Tensor] = {}
+        for start, (name, array) in zip(starts, arrays.items(), strict=True):
+            first = start // array.itemsize
+            here[array.dtype][first : first + len(array)] = array
+            parts[name] = there[array.dtype][first : first + len(array)]
+        self._driver.copy(self._hosts[turn][:end], on_device[:end])
         self._copied[turn].record()
-        return {
-            name: self._on_device[start : start + array.nbytes].view(_TORCH[array.dtype]).view(array.shape)
-            for start, (name, array) in zip(starts, arrays.items(), strict=True)
-        }
+        return parts
 
     def _make_room(self, turn: int, num_bytes: int) -> None:
         # What is replaced stays allocated until the work that was asked of it is done: torch sees to that.

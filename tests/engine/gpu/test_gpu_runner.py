@@ -6,6 +6,8 @@ Without a GPU, captured decode steps are run again instead of being replayed; al
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from engine.models.llama import CausalLM
 from engine.request import FinishReason, Request, Sequence
 from engine.sampling import SamplingParams
 from engine.scheduler import Plan
+from kernels import reference
 from tests.devices import DEVICES, needs_gpu
 from tests.engine import table
 from tests.engine.gpu.twins import Twins
@@ -113,6 +116,31 @@ def test_random_lives(model: CausalLM, seed: int) -> None:
     assert engine.stats().num_preemptions > 0
     assert set(twins.steps) >= {1, 2, 3, 5, 7}
     assert len(twins.batches) - len(twins.steps) > 50
+    assert any(len(batch.copies) for batch in twins.batches)
+
+
+class RowByRow:
+    """The oracle's matrix product, in which a row's bits don't depend on how many there are."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.nn.functional.linear(row, self._weight, self._bias) for row in x])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kv_memory_of_8_bits(device: str) -> None:
+    """On a CPU with the oracle's kernels: its own have no such caches."""
+    oracle: Any = SimpleNamespace(**{**vars(reference), "Linear": RowByRow})
+    kernels = oracle if device == "cpu" else None
+    config = EngineConfig(num_blocks=40, max_model_len=200, max_num_seqs=5, token_budget=60)
+    twins = Twins(tiny_model(device, kernels), config, kv_dtype=torch.float8_e4m3fn)
+    engine = Engine(twins, fake_vocabulary(), config, Recorder())
+    for index, sampling in enumerate(SAMPLINGS[-2:]):
+        engine.submit(make_request(f"r{index}", f"prompt {index} " * 3, sampling))
+    run_until_idle(engine)
+    assert len(twins.steps) > 10
     assert any(len(batch.copies) for batch in twins.batches)
 
 

@@ -24,11 +24,10 @@ def some_arrays(rng: np.random.Generator, longest: int = 40) -> dict[str, Any]:
 
     return {
         "ids": rng.integers(-(2**60), 2**60, length()),
-        "tables": rng.integers(0, 99, (3, length())).astype(np.int32),
         "odd": rng.integers(0, 99, length()).astype(np.int32),
         "floats": rng.standard_normal(length()).astype(np.float32),
         "none": np.empty(0, dtype=np.int64),
-        "matrix": rng.integers(0, 9, (4, length())),
+        "last": rng.integers(0, 9, length()),
     }
 
 

@@ -17,7 +17,8 @@ from engine.models.llama import CausalLM
 from engine.runner import ModelRunner
 from tests.engine.gpu.drivers import driver_for
 
-NOT_A_NUMBER_IN_ANY_FLOAT = 0xFF
+NANS = -1
+"""All bits set: in each float type a NaN, and another one behind it."""
 
 
 class Twins:
@@ -48,16 +49,16 @@ class Twins:
         self.gpu._staging.send = self._note  # type: ignore[method-assign]
 
     def execute(self, batch: Batch) -> StepOutput:
-        blocks = self.gpu._kv.storage.view(torch.uint8)
-        blocks[:, :, self.null_block] = NOT_A_NUMBER_IN_ANY_FLOAT
+        blocks = self.gpu._kv.storage.view(torch.int64)
+        blocks[:, :, self.null_block] = NANS
         replays, copies = len(self.driver.replayed), (len(self.driver.sent), len(self.driver.fetched))
         got = self.gpu.execute(batch)
         if len(self.batches) == self.fault_in:
-            blocks.fill_(NOT_A_NUMBER_IN_ANY_FLOAT)
+            blocks.fill_(NANS)
             self.batches.append(batch)
             raise RuntimeError("the device has failed")
         same(got, self.plain.execute(batch))
-        assert torch.equal(blocks[:, :, : self.null_block], self.plain._kv.storage.view(torch.uint8))
+        assert torch.equal(blocks[:, :, : self.null_block], self.plain._kv.storage.view(torch.int64))
         assert len(self.driver.sent) == copies[0] + 1
         assert len(self.driver.fetched) == copies[1] + bool(len(batch.sampled))
         self._check_replay(batch, replays)
