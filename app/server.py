@@ -37,9 +37,10 @@ from app.logs import configure, get_logger
 from app.metrics import Metrics
 from app.service import Encoder, PromptRefused, ServedModel, Service
 from app.settings import Settings, SettingsError
-from app.sizes import available_memory, engine_sizes, physical_cores
+from app.sizes import available_gpu_memory, available_memory, engine_sizes, physical_cores
 from app.store import ConversationStore, Message
 from app.transport import HttpConnection, SocketConnection
+from engine.blocks import BLOCK_SIZE
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.replay import RecordedScheduler
@@ -242,27 +243,40 @@ def _load_app(settings: Settings, resources: contextlib.ExitStack) -> Starlette:
 
     from engine.loading import load
     from engine.loading.errors import ModelError
-    from engine.runner import ModelRunner
+    from engine.runner import make_runner
 
     torch.set_num_threads(settings.threads or physical_cores())
+    on_cpu = settings.device == "cpu"
+    if on_cpu and settings.kv_cache_dtype == "fp8":
+        raise SettingsError("kv_cache_dtype: got 'fp8' with device 'cpu', allowed there: 'auto'")
     loaded = load(
         settings.model,
         device=settings.device,
-        batch_invariant=settings.batch_invariant,
+        dtype=None if settings.dtype == "auto" else getattr(torch, settings.dtype),
+        batch_invariant=on_cpu if settings.batch_invariant is None else settings.batch_invariant,
         cache_dir=settings.cache_dir,
         progress=_progress,
     )
     template = loaded.chat_template
     if template is None:
         raise ModelError(f"the model {loaded.name} has no chat template, so it cannot be chatted with")
-    sizes = engine_sizes(settings, loaded.config, available_memory())
+    kv_dtype = torch.float8_e4m3fn if settings.kv_cache_dtype == "fp8" else loaded.model.dtype
+    available = available_memory() if on_cpu else available_gpu_memory()
+    sizes = engine_sizes(settings, loaded.config, available, kv_dtype)
     journal = None if settings.record is None else _open_journal(settings.record, sizes)
     if journal is not None:
         resources.callback(journal.close)
     log.info("model_loaded", model=loaded.name, context=sizes.max_model_len, kv_blocks=sizes.num_blocks)
 
     def make_engine(publish: Callable[[list[Event]], None]) -> Engine:
-        runner = ModelRunner(loaded.model, sizes.num_blocks, settings.device)
+        try:
+            runner = make_runner(loaded.model, sizes, kv_dtype=kv_dtype, graphs=settings.cuda_graphs)
+        except torch.OutOfMemoryError as error:
+            held = sizes.num_blocks * BLOCK_SIZE
+            raise SettingsError(
+                f"kv_cache_tokens: {held} tokens, and what {sizes.max_num_seqs} rows (max_num_seqs) need, do "
+                f"not fit in the GPU's memory; set less of either: {error}"
+            ) from error
         scheduler = None if journal is None else RecordedScheduler(sizes, journal.add)
         return Engine(runner, loaded.tokenizer.vocabulary, sizes, publish, scheduler=scheduler)
 

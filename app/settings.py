@@ -80,11 +80,29 @@ class Settings(BaseModel):
     served_model_name: Text | None = Field(
         None, description="The model's name on the wire. Not set: the name the model came with."
     )
-    device: Literal["cpu"] = Field("cpu", description="Where the model runs.")
-    batch_invariant: bool = Field(
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="Where the model runs. `cuda` is a GPU, AMD's included."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Float type of weights and activations. `auto`: float32 on a CPU, which knows no other; "
+        "on a GPU the 16 bits of the checkpoint, bfloat16 if it has more.",
+    )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto",
+        description="Float type of the KV cache. `auto`: that of the activations. `fp8` (e4m3, on a GPU) "
+        "holds twice the tokens of 16 bits, and rounds what it holds to 4 significant bits.",
+    )
+    cuda_graphs: bool = Field(
         True,
+        description="On a GPU: whether decode steps are captured once and replayed. `false` starts faster "
+        "and runs slower.",
+    )
+    batch_invariant: bool | None = Field(
+        None,
         description="Whether an answer is bit for bit the same whatever is computed beside it. `false` takes "
-        "a library's matrix products; `benchmarks/batch_invariant.py` tells which are faster.",
+        "a library's matrix products. Not set: true on a CPU, where it costs nothing "
+        "(`benchmarks/batch_invariant.py`), false on a GPU.",
     )
     threads: Count | None = Field(
         None, description="CPU threads for the model. Not set: as many as there are physical cores."
@@ -98,9 +116,16 @@ class Settings(BaseModel):
         ge=16,
         description="Tokens that the KV cache holds for all sequences. Not set: a share of the free memory.",
     )
-    max_num_seqs: Count = Field(32, le=1024, description="Sequences that may run in one tick.")
-    token_budget: Count = Field(512, description="Tokens that one tick may compute, over all sequences.")
-    prefill_chunk: Count = Field(256, description="Tokens of one prompt that one tick may compute.")
+    max_num_seqs: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="Sequences that may run in one tick. Not set: 32, on a GPU 256."
+    )
+    token_budget: Count | None = Field(
+        None,
+        description="Tokens that one tick may compute, over all sequences. Not set: 512, on a GPU 2048.",
+    )
+    prefill_chunk: Count | None = Field(
+        None, description="Tokens of one prompt that one tick may compute. Not set: 256, on a GPU 1024."
+    )
     admission: Literal["paged", "reserve_max", "reserve_pow2", "static"] = Field(
         "paged",
         description="How KV memory is promised. `paged` takes it as it is filled; the others, to be compared "

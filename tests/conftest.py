@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.settings import default_cache_dir
 from engine.loading import default_model
 
 if not torch.cuda.is_available():
@@ -19,4 +18,7 @@ if not torch.cuda.is_available():
 @pytest.fixture(scope="session")
 def default_model_dir() -> Path:
     """The default model's folder in the user's own cache, fetched if it is not there yet (93 MB, once)."""
+    # Not at the top: a GPU machine that has torch but not the server's packages can run the engine's tests.
+    from app.settings import default_cache_dir
+
     return default_model.ensure(default_cache_dir(), print)

@@ -74,6 +74,10 @@ def load(
     Raises:
         ModelError: with a message that a person can act on.
     """
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(
+            f"device: got {device!r}, allowed here: 'cpu'; torch {torch.__version__} finds no GPU"
+        )
     path = Path(path_or_name).expanduser()
     place = _Place(device, dtype, batch_invariant)
     if path_or_name in DEFAULT_NAMES:
@@ -162,8 +166,13 @@ def _assemble(
         template=files.template or "",
     )
     template = ChatTemplate(files.template, tokenizer, files.special) if files.template else None
-    dtype = place.dtype_for(checkpoint)
-    model = build_model(config, checkpoint, name, _kernels(place, progress), place.device, dtype)
+    kernels, dtype = _kernels(place, progress), place.dtype_for(checkpoint)
+    try:
+        model = build_model(config, checkpoint, name, kernels, place.device, dtype)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"model: {name} in {_name(dtype)} does not fit in the GPU's memory: {error}"
+        ) from error
     return LoadedModel(name, model.config, model, tokenizer, template)
 
 
@@ -176,6 +185,12 @@ def _kernels(place: _Place, progress: Callable[[str], None]) -> Kernels:
     notice.start()
     try:
         return for_device(torch.device(place.device), batch_invariant=place.batch_invariant)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ModelError(
+            f"device: got {place.device!r}, whose kernels need Triton; install it with: pip install triton"
+        ) from error
     finally:
         notice.cancel()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from app.settings import Settings, SettingsError
-from app.sizes import MEMORY_SHARE, available_memory, engine_sizes, physical_cores
+from app.sizes import DEFAULTS, available_memory, engine_sizes, physical_cores
 from engine.config import Admission, Chaos, EngineConfig
 from engine.models.config import ModelConfig
 
@@ -34,7 +35,7 @@ BYTES_PER_BLOCK = 2 * 2 * 2 * 16 * 16 * 4
 
 
 def sizes(available: int, **settings: Any) -> tuple[int, int]:
-    config = engine_sizes(Settings(**settings), MODEL, available)
+    config = engine_sizes(Settings(**settings), MODEL, available, torch.float32)
     return config.num_blocks, config.max_model_len
 
 
@@ -44,12 +45,29 @@ def test_enough_memory_gives_every_sequence_the_whole_context() -> None:
 
 
 def test_little_memory_gives_a_share_of_it() -> None:
-    blocks, context = sizes(int(300 * BYTES_PER_BLOCK / MEMORY_SHARE) + 1)
+    blocks, context = sizes(int(300 * BYTES_PER_BLOCK / DEFAULTS["cpu"].memory_share) + 1)
     assert (blocks, context) == (300, 4096)
 
 
 def test_very_little_memory_makes_the_context_shorter() -> None:
     assert sizes(0) == (128, 2048)
+
+
+def test_a_gpu_gives_nearly_all_it_has_to_more_sequences_and_never_more_than_that() -> None:
+    share = DEFAULTS["cuda"].memory_share
+    assert sizes(10**12, device="cuda") == (256 * 4096 // 16, 4096)
+    assert sizes(int(50 * BYTES_PER_BLOCK / share) + 1, device="cuda") == (50, 800)
+    config = engine_sizes(Settings(device="cuda"), MODEL, 10**12, torch.bfloat16)
+    assert (config.max_num_seqs, config.token_budget, config.prefill_chunk) == (256, 2048, 1024)
+
+
+def test_a_narrower_cache_holds_more() -> None:
+    available = int(300 * BYTES_PER_BLOCK / DEFAULTS["cuda"].memory_share) + 1
+    blocks = [
+        engine_sizes(Settings(device="cuda"), MODEL, available, dtype).num_blocks
+        for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
+    ]
+    assert blocks == [300, 600, 1200]
 
 
 def test_what_is_set_is_taken() -> None:
@@ -82,7 +100,7 @@ def test_policies_bounds_and_disturbances_reach_the_engine() -> None:
         chaos_preempt_every=3,
         chaos_slow_tick_ms=2.5,
     )
-    config = engine_sizes(settings, MODEL, 10**12)
+    config = engine_sizes(settings, MODEL, 10**12, torch.float32)
     assert config.admission is Admission.RESERVE_POW2
     assert (config.chunked_prefill, config.prefix_cache) == (False, False)
     assert (config.max_queue, config.max_queue_per_session, config.turn_tokens) == (7, 6, 5)
@@ -91,7 +109,7 @@ def test_policies_bounds_and_disturbances_reach_the_engine() -> None:
 
 
 def test_what_is_not_set_is_the_engines_own_default() -> None:
-    config = engine_sizes(Settings(), MODEL, 10**12)
+    config = engine_sizes(Settings(), MODEL, 10**12, torch.float32)
     assert config == EngineConfig(config.num_blocks, config.max_model_len)
 
 

@@ -63,7 +63,8 @@ print(*sorted(name for name in sys.modules if "." not in name), file=sys.stderr)
 def test_every_setting_has_a_flag_that_is_obeyed(capsys):
     given = {
         "host": "h", "port": "1", "model": "m", "served_model_name": "s", "device": "cpu",
-        "batch_invariant": "false", "threads": "2",
+        "dtype": "float32", "kv_cache_dtype": "fp8", "cuda_graphs": "false", "batch_invariant": "false",
+        "threads": "2",
         "max_model_len": "3", "kv_cache_tokens": "32", "max_num_seqs": "4", "token_budget": "5",
         "prefill_chunk": "6", "admission": "static", "chunked_prefill": "false", "prefix_cache": "false",
         "max_queue": "9", "max_queue_per_session": "10", "turn_tokens": "11", "recorded_ticks": "12",
@@ -151,3 +152,9 @@ def test_a_model_that_is_not_there_is_told(command):
     assert done.returncode == 1
     assert done.stderr.startswith("tickwire: model: got '/no/such/model', which is not there; allowed: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_cache_of_8_bits_on_a_cpu_is_refused():
+    done = tickwire("serve", "--port", "0", "--kv-cache-dtype", "fp8")
+    assert done.returncode == 2
+    assert done.stderr.endswith("kv_cache_dtype: got 'fp8' with device 'cpu', allowed there: 'auto'\n")
