@@ -13,16 +13,37 @@ from pathlib import Path
 
 TABLE = Path(__file__).with_name("tiles.json")
 """{kernel: {arch: [{"up_to": {fact: largest}, "tiles": {name: size}}, ...]}}. The arch "any" serves chips
-have no list of their own. Of a list the first entry counts whose facts are all at least those asked for."""
+that have no list of their own. Of a list, the first entry counts whose facts are all at least those asked."""
 
 Tiles = Mapping[str, int]
 """Constants by the kernel's names, among them `num_warps` and `num_stages`."""
 
+Table = dict[str, dict[str, list[dict[str, dict[str, int]]]]]
 
-@functools.cache
-def _table() -> dict[str, dict[str, list[dict[str, dict[str, int]]]]]:
-    table: dict[str, dict[str, list[dict[str, dict[str, int]]]]] = json.loads(TABLE.read_text())
+
+def load() -> Table:
+    table: Table = json.loads(TABLE.read_text())
     return table
+
+
+def save(table: Table) -> None:
+    """For all processes that start from now on."""
+    TABLE.write_text(text(table))
+
+
+def text(table: Table) -> str:
+    """JSON with a line for each entry, so that a change can be read."""
+    kernels = []
+    for kernel, of_kernel in sorted(table.items()):
+        archs = []
+        for arch, entries in sorted(of_kernel.items()):
+            lines = ",\n".join(f"      {json.dumps(entry)}" for entry in entries)
+            archs.append(f'    "{arch}": [\n{lines}\n    ]')
+        kernels.append(f'  "{kernel}": {{\n' + ",\n".join(archs) + "\n  }")
+    return "{\n" + ",\n".join(kernels) + "\n}\n"
+
+
+_table = functools.cache(load)
 
 
 @functools.cache
