@@ -302,6 +302,37 @@ def test_copies_of_copies_come_before_the_step_that_reads_them(model: CausalLM) 
     assert b.tokens[-1] == a.tokens[-1]
 
 
+def test_one_token_of_each_is_no_step_where_prompts_go_on(model: CausalLM) -> None:
+    engine, twins, _ = make_twins(model, prefill_chunk=1)
+    for name in ("a", "longer"):
+        engine.submit(make_request(name, f"hello {name}", GREEDY))
+    run_until_idle(engine)
+    one_of_each = [batch for batch in twins.batches if len(batch.token_ids) == len(batch.rows)]
+    assert len(one_of_each) > len(twins.steps) > 10
+
+
+def test_padding_is_of_a_row_and_a_block_that_nobody_has(model: CausalLM) -> None:
+    rows = Rows(model)
+    sequences = [rows.enter(f"r{row}", "hello", row, [row]) for row in (2, 0, 1)]
+    rows.tick(*sequences)
+    rows.tick(*sequences)
+    columns = rows.twins.arrays[-1]["step"].reshape(4, 4)
+    assert columns[0].tolist() == [2, 0, 1, rows.twins.gpu._rows.padding_row]
+    assert columns[:, 3].tolist() == [4, 0, rows.twins.null_block * BLOCK_SIZE, 1]
+
+
+def test_a_device_that_is_lost_is_not_taken_for_one_that_starts_anew(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> None:
+        raise RuntimeError("an illegal address")
+
+    runner = Rows(model).twins
+    monkeypatch.setattr(runner.driver, "synchronize", lost)
+    with pytest.raises(RuntimeError, match="an illegal address"):
+        runner.reset()
+
+
 @needs_gpu
 def test_nothing_waits_for_the_device_but_the_results() -> None:
     engine, twins, _ = make_twins(tiny_model("cuda"))

@@ -62,6 +62,7 @@ class Twins:
         assert len(self.driver.sent) == copies[0] + 1
         assert len(self.driver.fetched) == copies[1] + bool(len(batch.sampled))
         self._check_replay(batch, replays)
+        self._check_mirror()
         self.batches.append(batch)
         return got
 
@@ -69,6 +70,7 @@ class Twins:
         addresses = self.addresses()
         self.gpu.reset()
         assert self.addresses() == addresses
+        self._check_mirror()
         self.plain.reset()
 
     def addresses(self) -> list[int]:
@@ -90,6 +92,12 @@ class Twins:
             assert replayed == [bucket_for(self.captured[::-1], len(batch.rows))]
         else:
             assert replayed == []
+
+    def _check_mirror(self) -> None:
+        """The host knows what the device has."""
+        rows = self.gpu._rows
+        np.testing.assert_array_equal(rows._tables, rows.tables.numpy(force=True))
+        np.testing.assert_array_equal(rows._last_tokens, rows.last_tokens.numpy(force=True))
 
     def _note(self, arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
         self.arrays.append(arrays)
