@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numba
@@ -16,36 +16,7 @@ from torch import Tensor
 
 from kernels import cpu, reference
 from kernels.cpu import sampling
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The inputs of one call; scalars are spread over all rows."""
-
-    logits: Tensor
-    temperature: Any = 1.0
-    top_p: Any = 1.0
-    top_k: Any = 0
-    min_p: Any = 0.0
-    seed: Any = 0
-    position: Any = 0
-
-    def run(self, kernels: Any) -> list[int]:
-        def column(value: Any, dtype: torch.dtype) -> Tensor:
-            return torch.as_tensor(value).to(dtype).expand(self.logits.shape[0]).contiguous()
-
-        ids: Tensor = kernels.sample(
-            self.logits,
-            column(self.temperature, torch.float32),
-            column(self.top_p, torch.float32),
-            column(self.top_k, torch.int32),
-            column(self.min_p, torch.float32),
-            column(self.seed, torch.int64),
-            column(self.position, torch.int64),
-        )
-        result: list[int] = ids.tolist()
-        return result
-
+from tests.kernels.draws import Rows
 
 # Known answers published with Random123: counter, key, four words.
 PHILOX = [
