@@ -52,12 +52,16 @@ GRIDS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "logprobs": {"CHUNK": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
     "mask_rows": {"BLOCK": (1024, 2048, 4096, 8192), "num_warps": (2, 4, 8)},
-    "profile": {"BLOCK": (128, 256, 512), "num_warps": (4, 8, 16), "num_stages": (1, 2, 3, 4)},
-    "reduce_attention": {"num_warps": (1, 2, 4, 8)},
+    "reduce_attention": {
+        "BLOCK_HEADS": (1, 2, 4, 8, 16),
+        "num_warps": (1, 2, 4, 8),
+        "num_stages": (1, 2, 3, 4),
+    },
     "rms_norm": {"num_warps": (1, 2, 4, 8, 16, 32)},
     "rope_and_cache": {"BLOCK_HEADS": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8)},
     "sample": {"CHUNK": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
     "silu_mul": {"BLOCK": (256, 512, 1024, 2048, 4096), "num_warps": (1, 2, 4, 8)},
+    "tally_chunks": {"BLOCK": (128, 256, 512), "num_warps": (4, 8, 16), "num_stages": (1, 2, 3, 4)},
 }
 """Sizes to try, by kernel of the table. Those that are not named stay as they are."""
 
