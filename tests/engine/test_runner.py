@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 
 from engine.batch import BatchBuilder
 from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.models.inputs import KVCache
 from engine.models.llama import CausalLM
 from engine.request import FinishReason, Request, Sequence
-from engine.runner import make_runner
+from engine.runner import ModelRunner, make_runner
 from engine.sampling import SamplingParams
 from engine.scheduler import Plan
 from tests.devices import DEVICES
@@ -104,3 +110,30 @@ def test_blocks_are_copied_in_all_layers_in_order_before_anything_is_computed(mo
     assert step(1, [5, 7], len(tokens) - 1, []) == expected
     runner.reset()
     assert step(1, [5, 7], len(tokens) - 1, []) != expected
+
+
+def test_each_device_has_its_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(num_blocks=8, max_model_len=64)
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("engine.runner.GpuRunner", lambda *_, **options: asked.append(options))
+    on_gpu: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
+    make_runner(on_gpu, config)
+    make_runner(on_gpu, config, kv_dtype=torch.float8_e4m3fn, graphs=False)
+    assert asked == [
+        {"kv_dtype": torch.bfloat16, "graphs": True},
+        {"kv_dtype": torch.float8_e4m3fn, "graphs": False},
+    ]
+    assert isinstance(make_runner(tiny_model("cpu"), config), ModelRunner)
+
+
+def test_a_reset_gives_the_old_memory_back_before_it_takes_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = ModelRunner(tiny_model("cpu"), 4)
+    old, allocate = weakref.ref(runner._kv.storage), KVCache.allocate
+
+    def allocate_later(*arguments: Any) -> KVCache:
+        assert old() is None
+        return allocate(*arguments)
+
+    monkeypatch.setattr(KVCache, "allocate", allocate_later)
+    runner.reset()
+    assert not runner._kv.storage.any()

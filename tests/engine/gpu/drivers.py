@@ -1,8 +1,8 @@
 """What stands in for CUDA where there is none, and what watches either.
 
 `Eager` captures a run by remembering it, and replays it by running it again: the same function over the same
-tensors. It holds a copy to what a device would do with it: until an event behind the copy was waited for,
-nobody may have touched the source.
+tensors. Copies are as on a device. Until an event behind it was waited for, nobody may have touched what is
+copied to the device, and nothing has come of what is copied to the host.
 """
 
 from __future__ import annotations
@@ -20,24 +20,36 @@ class _Copy:
     """One that was asked for, and what the source held then."""
 
     source: torch.Tensor
-    before: torch.Tensor
+    target: torch.Tensor
+    is_to_host: bool
+    content: torch.Tensor
+
+    def arrive(self) -> None:
+        if self.is_to_host:
+            self.target.copy_(self.content)
+        else:
+            assert torch.equal(self.source, self.content), "overwritten while it was being copied"
 
 
 class Eager:
     """Implements `Driver` on the CPU."""
 
     def __init__(self) -> None:
+        self._hosts: set[int] = set()
         self.under_way: list[_Copy] = []
 
     def bind(self) -> None:
         pass
 
     def host_memory(self, num_bytes: int) -> torch.Tensor:
-        return torch.full((num_bytes,), 0xA5, dtype=torch.uint8)
+        memory = torch.full((num_bytes,), 0xA5, dtype=torch.uint8)
+        self._hosts.add(memory.data_ptr())
+        return memory
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        target.copy_(source)
-        self.under_way.append(_Copy(source, source.clone()))
+        is_to_host = target.data_ptr() in self._hosts
+        target.copy_(torch.full_like(target, 0xA5) if is_to_host else source)
+        self.under_way.append(_Copy(source, target, is_to_host, source.clone()))
 
     def event(self) -> Event:
         return _EagerEvent(self)
@@ -51,8 +63,8 @@ class Eager:
 
     def arrive(self, copies: list[_Copy]) -> None:
         for copy in self.under_way:
-            is_whole = copy not in copies or torch.equal(copy.source, copy.before)
-            assert is_whole, "overwritten while it was being copied"
+            if copy in copies:
+                copy.arrive()
         self.under_way = [copy for copy in self.under_way if copy not in copies]
 
 
@@ -90,12 +102,11 @@ class Watched:
     def host_memory(self, num_bytes: int) -> torch.Tensor:
         self.num_allocated += 1
         memory = self._inner.host_memory(num_bytes)
-        self._hosts.add(memory.untyped_storage().data_ptr())
+        self._hosts.add(memory.data_ptr())
         return memory
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        is_from_host = source.untyped_storage().data_ptr() in self._hosts
-        is_to_host = target.untyped_storage().data_ptr() in self._hosts
+        is_from_host, is_to_host = source.data_ptr() in self._hosts, target.data_ptr() in self._hosts
         assert is_from_host != is_to_host
         (self.sent if is_from_host else self.fetched).append(source.numel())
         self._inner.copy(source, target)
