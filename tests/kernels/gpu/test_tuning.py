@@ -124,9 +124,10 @@ def test_climbing_finds_the_valley():
     grid = {"a": (1, 2, 4, 8), "b": (1, 2, 4, 8)}
 
     def score(tiles):
-        return 10 + abs(tiles["a"] - 4) + abs(tiles["b"] - tiles["a"] / 2)
+        return 10 + (tiles["a"] - tiles["b"]) ** 2 / 10 + (tiles["b"] - 2) ** 2
 
-    assert climb({"a": 1, "b": 8, "c": 5}, grid, score, 5) == {"a": 4, "b": 2, "c": 5}
+    assert climb({"a": 8, "b": 8, "c": 5}, grid, score, 1) == {"a": 8, "b": 2, "c": 5}
+    assert climb({"a": 8, "b": 8, "c": 5}, grid, score, 2) == {"a": 2, "b": 2, "c": 5}
 
 
 def test_climbing_keeps_what_is_hardly_slower():
