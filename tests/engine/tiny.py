@@ -29,7 +29,7 @@ CONFIG = ModelConfig.from_hf(
 )
 
 
-def tiny_model(device: str, kernels: Kernels | None = None) -> CausalLM:
+def tiny_model(device: str, kernels: Kernels | None = None, dtype: torch.dtype = torch.float32) -> CausalLM:
     """The same weights wherever it lies. `kernels`: None for those of the device."""
     generator = torch.Generator().manual_seed(7)
 
@@ -38,7 +38,7 @@ def tiny_model(device: str, kernels: Kernels | None = None) -> CausalLM:
             return torch.ones(shape)
         return torch.randn(shape, generator=generator) * 0.2
 
-    return CausalLM(CONFIG, take, kernels or for_device(torch.device(device)), device)
+    return CausalLM(CONFIG, take, kernels or for_device(torch.device(device)), device, dtype)
 
 
 def broken_model(device: str) -> CausalLM:
