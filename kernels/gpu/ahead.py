@@ -1,6 +1,6 @@
 """Compiles the kernels ahead of time for chips that need not be there, and tells what they take of each.
 
-    python -m kernels.gpu.ahead [--kernel NAME] [--target cuda:90] [--write] [--json]
+    python -m kernels.gpu.ahead [--kernel NAME] [--target cuda:90] [--exhaustive] [--write] [--json]
 
 Knows: which launches the kernels make, how Triton makes a program of one, where a program's registers and
 spills are written. Does not know: any kernel, any GPU.
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from pkgutil import iter_modules
@@ -235,20 +236,19 @@ def _number(after: str, text: str) -> int:
     return int(found[1])
 
 
-def jobs(selected: str | None, archs: Iterable[str]) -> Iterator[Job]:
+def jobs(selected: str | None, archs: Iterable[str], groups: tuple[shapes.Sizes, ...]) -> Iterator[Job]:
     """The programs of all cases, each once. `selected`: a function, or a module that has several."""
-    seen = set()
-    for case in shapes.all_cases():
-        if selected not in (None, case.function, shapes.MODULES[case.function]):
+    first, seen = next(iter(CHIPS)), set()
+    for case, arch, batch_invariant in product(shapes.cases(*groups), archs, (False, True)):
+        wanted = selected in (None, case.function, shapes.MODULES[case.function])
+        if not wanted or not (case.everywhere or arch == first):
             continue
-        for arch in archs if case.everywhere else [arch for arch in archs if arch == next(iter(CHIPS))]:
-            for batch_invariant in (False, True):
-                for launch in record(case, arch, batch_invariant=batch_invariant):
-                    program = Program.of(launch, arch)
-                    if program not in seen:
-                        seen.add(program)
-                        mode = ", batch-invariant" if batch_invariant else ""
-                        yield Job(name_of(launch.kernel), case.name + mode, program)
+        for launch in record(case, arch, batch_invariant=batch_invariant):
+            program = Program.of(launch, arch)
+            if program not in seen:
+                seen.add(program)
+                mode = ", batch-invariant" if batch_invariant else ""
+                yield Job(name_of(launch.kernel), case.name + mode, program)
 
 
 def compile_all(todo: list[Job]) -> list[Resources]:
@@ -276,14 +276,20 @@ def main() -> None:
     )
     parser.add_argument("--kernel", help="a function of the kernels, or a module that has several")
     parser.add_argument("--target", choices=CHIPS, help="compile for this one only")
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="all sizes and options combined: takes long"
+    )
     parser.add_argument("--write", action="store_true", help=f"keep the table in {KEPT.name}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     if knobs.runtime.interpret:
         parser.error("under TRITON_INTERPRET nothing is compiled: unset it")
-    if options.write and (options.kernel or options.target):
-        parser.error("--write keeps the table of everything: give no --kernel and no --target")
-    found = compile_all(list(jobs(options.kernel, [options.target] if options.target else list(CHIPS))))
+    if options.write and (options.kernel or options.target or options.exhaustive):
+        parser.error("--write keeps the usual table: give no --kernel, --target or --exhaustive")
+    groups = shapes.EXHAUSTIVE if options.exhaustive else shapes.USUAL
+    found = compile_all(
+        list(jobs(options.kernel, [options.target] if options.target else list(CHIPS), groups))
+    )
     if options.json:
         print(json.dumps([asdict(r) for r in found]))
     else:

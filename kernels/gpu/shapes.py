@@ -8,7 +8,7 @@ The arguments hold random numbers that every kernel can be run with. On the meta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
@@ -273,21 +273,21 @@ PLAIN = Sizes((LLAMA_1B,), tuple(DTYPES), ROWS, SAMPLED, TICKS, (0, 1, 5, 20), e
 WINDOWED = Sizes((LLAMA_1B,), ("bf16",), {}, {}, TICKS, (), window=1024)
 OTHERS = Sizes(MODELS[1:], ("bf16",), ROWS, SAMPLED, TICKS, (5,))
 
+USUAL = (PLAIN, WINDOWED, OTHERS)
+"""Every kernel, dtype and option, at sizes that compile differently; first the plainest of each."""
+EXHAUSTIVE = (replace(PLAIN, models=MODELS), replace(PLAIN, models=MODELS, window=1024))
+"""All of them combined."""
 
-def all_cases() -> Iterator[Case]:
-    """Every kernel, dtype and option, at sizes that compile differently; first the plainest of each."""
-    for sizes in (PLAIN, WINDOWED, OTHERS):
-        yield from cases(sizes)
 
-
-def cases(sizes: Sizes) -> Iterator[Case]:
-    for model in sizes.models:
-        yield from _logit_cases(model, sizes)
-        for name in sizes.dtypes:
-            dtype = DTYPES[name]
-            yield from _row_cases(model, name, dtype, sizes)
-            yield from _cache_cases(model, name, dtype, dtype, sizes)
-            yield from _cache_cases(model, f"{name}, fp8 cache", dtype, FP8, sizes)
+def cases(*groups: Sizes) -> Iterator[Case]:
+    for sizes in groups:
+        for model in sizes.models:
+            yield from _logit_cases(model, sizes)
+            for name in sizes.dtypes:
+                dtype = DTYPES[name]
+                yield from _row_cases(model, name, dtype, sizes)
+                yield from _cache_cases(model, name, dtype, dtype, sizes)
+                yield from _cache_cases(model, f"{name}, fp8 cache", dtype, FP8, sizes)
 
 
 def _row_cases(model: Model, name: str, dtype: torch.dtype, sizes: Sizes) -> Iterator[Case]:
