@@ -207,7 +207,8 @@ def find_cut(
         if _is_searched(top_k, top_p, VOCABULARY):
             n, w = _join(counts, sums, row, VOCABULARY, CHUNK)
             num_kept, weight_kept = _at(n, _PIVOTS - 1), _at(w, _PIVOTS - 1)
-            # First by number, for top_k; then by weight, for top_p. In a loop it is compiled once.
+            # First by number, for top_k; then by weight, for top_p, which reaches its goal among what is kept
+            # so far and need not look where that ends. In a loop the search is compiled once.
             for by_weight in range(2):
                 if tl.where(by_weight == 0, (top_k > 0) & (top_k < num_kept), top_p < 1):
                     goal = tl.where(by_weight == 0, top_k.to(tl.float64), top_p.to(tl.float64) * weight_kept)
@@ -240,17 +241,16 @@ def _join(counts, sums, row, VOCABULARY: tl.constexpr, CHUNK: tl.constexpr):
 def _narrow(pivots, counts, sums, span, goal, by_weight):
     """Of the parts of a span, between `pivots`, descending, the one in which the tally reaches the goal.
 
-    A span is (low, high, inside, above_n, above_w): the keys from low to below high, the most tokens that can
-    be in it, how many there are above it, and what those weigh. Counts and sums are of the span alone.
+    A span is (low, high, inside, above_n, above_w): the keys from low to below high, how many tokens are in
+    it, how many above it, and what those weigh. Counts and sums are of the span alone.
     """
-    low, high, _, above_n, above_w = span
+    _, high, _, above_n, above_w = span
     reached = tl.where(by_weight == 1, above_w + sums, above_n + counts.to(tl.float64)) >= goal
     # Rounding may leave the last pivot short of the goal; the span ends there all the same.
     index = tl.minimum(tl.sum((~reached).to(tl.int32), axis=0), pivots.shape[0] - 1)
     n_before, w_before = _at(counts, index - 1), _at(sums, index - 1)
-    low = tl.maximum(_at(pivots, index), low)
     high = tl.where(index > 0, _at(pivots, index - 1), high)
-    return low, high, _at(counts, index) - n_before, above_n + n_before, above_w + w_before
+    return _at(pivots, index), high, _at(counts, index) - n_before, above_n + n_before, above_w + w_before
 
 
 @triton.jit

@@ -149,33 +149,32 @@ def test_what_is_kept_is_what_the_definition_says(
 def test_cuts_where_the_search_has_a_hard_time() -> None:
     """More equals than the list can hold; one far above the others; numbers at the ends of fp32."""
     g = torch.Generator().manual_seed(5)
-    equal = torch.zeros(700)
-    peaked = torch.zeros(700)
-    peaked[699] = 9.0
-    flat = torch.randn(700, generator=g) * 1e-3
-    tiny = torch.randn(700, generator=g).sign() * torch.arange(700) * 1e-45
-    huge = (torch.rand(700, generator=g) * 2 - 1) * 3e38
-    few = torch.full((700,), -math.inf)
+    equal = torch.zeros(450)
+    peaked = torch.zeros(450)
+    peaked[449] = 9.0
+    flat = torch.randn(450, generator=g) * 1e-3
+    tiny = torch.randn(450, generator=g).sign() * torch.arange(450) * 1e-45
+    huge = (torch.rand(450, generator=g) * 2 - 1) * 3e38
+    few = torch.full((450,), -math.inf)
     few[100:104] = torch.tensor([1.0, 1.0, 0.0, 0.0])
-    logits = torch.stack([equal, equal, peaked, peaked, flat, flat, tiny, huge, few])
+    logits = torch.stack([equal, equal, peaked, peaked, flat, flat, tiny, huge, huge, few])
     check_cuts(
         Rows(
             logits,
-            temperature=torch.tensor([1, 2e-5, 1, 1, 1, 2, 1e-4, 1, 1]),
-            top_p=torch.tensor([0.5, 1, 0.999, 1, 0.7, 0.3, 0.9, 0.9, 0.5]),
-            top_k=torch.tensor([0, 311, 0, 512, 600, 0, 200, 0, 50]),
-            min_p=torch.tensor([0, 1, 0, 0, 0, 0.9, 0, 0, 0.3]),
+            temperature=torch.tensor([1, 2e-5, 1, 1, 1, 2, 1e-4, 1, 1, 1]),
+            top_p=torch.tensor([0.5, 1, 0.999, 1, 0.7, 0.3, 0.9, 0.9, 1, 0.5]),
+            top_k=torch.tensor([0, 311, 0, 412, 400, 0, 200, 0, 440, 50]),
+            min_p=torch.tensor([0, 1, 0, 0, 0, 0.9, 0, 0, 0, 0.3]),
         )
     )
 
 
 def test_min_p_cuts_at_the_last_bit() -> None:
-    """Neighbours in fp32 around the logit at which min_p cuts, near 0 too, where they are very close."""
-    top = torch.tensor([3.0, -math.log(0.1), 80.0])[:, None]
-    around = (top.double() + math.log(0.1)).float().view(torch.int32) + torch.arange(
-        -300, 300, dtype=torch.int32
-    )
-    check_cuts(Rows(torch.cat([top, around.view(torch.float32)], dim=1), min_p=0.1))
+    """Neighbours in fp32 around the logit at which min_p cuts, near 0 too, where they are close together."""
+    top = torch.tensor([3.0, 2.302586, 80.0])[:, None]
+    cut = (top.double() + torch.tensor(0.1).double().log()).float()
+    near = cut.view(torch.int32) + torch.arange(-300, 300, dtype=torch.int32)
+    check_cuts(Rows(torch.cat([top, near.view(torch.float32)], dim=1), min_p=0.1))
 
 
 # -- the draw ---------------------------------------------------------------------------------------------
@@ -279,6 +278,15 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     logits[0, [301, 600]] = 2.0
     assert Rows(logits, temperature=0.0).run(GPU) == [301]
     assert Rows(torch.tensor([[-1.0, -0.0, 0.0]]), temperature=0.0).run(GPU) == [1]
+
+
+def test_greedy_ends_where_the_oracle_says() -> None:
+    """1e-5 in fp32 is below 1e-5."""
+    ends = np.nextafter(np.float32(1e-5), np.float32(1))
+    rows = Rows(torch.zeros(2, 100), temperature=torch.tensor([1e-5, ends]), seed=3)
+    got = rows.run(GPU)
+    assert got == rows.run(reference)
+    assert got[0] == 0 != got[1]
 
 
 def test_a_column_of_the_wrong_length_or_dtype_is_refused() -> None:
