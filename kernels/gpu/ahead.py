@@ -108,7 +108,7 @@ def _called_by(kernel: Any) -> set[str]:
 
 
 def name_of(kernel: Any) -> str:
-    return f"{kernel.__module__.removeprefix('kernels.gpu.')}.{kernel.__name__}"
+    return f"{kernel.fn.__module__.removeprefix('kernels.gpu.')}.{kernel.fn.__name__}"
 
 
 @dataclass(frozen=True)
