@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(*told(findings[-1]), sep="\n", flush=True)
     if options.write:
         store(device.arch, findings)
+        print("what the kernels take has changed with their tiles: python -m kernels.gpu.ahead --write")
     sys.exit(int(not all(math.isfinite(finding.current_seconds) for finding in findings)))
 
 
