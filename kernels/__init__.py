@@ -68,7 +68,7 @@ class Kernels(Protocol):
 
         qkv[T, (NQ + 2 NK) D]: all query heads, then all key heads, then all value heads.
         positions[T] i64 < P select the rows of cos[P, D/2] and sin[P, D/2].
-        slots[T] i64: block * SLOTS + offset, no two alike.
+        slots[T] i64: block * SLOTS + offset. If tokens share one, as padding does, it gets any of theirs.
         key_cache, value_cache [B, NK, SLOTS, D]: written in place at `slots`, nowhere else.
         q_norm[D], k_norm[D]: RMS norm per head before the rotation (Qwen3), or None for both.
 
@@ -91,7 +91,7 @@ class Kernels(Protocol):
 
         q[T, NQ, D]; key_cache, value_cache [B, NK, SLOTS, D], this tick's keys and values included;
         block_tables[S, W] i32, of which only the first ceil(context_lens / SLOTS) of a row are read;
-        context_lens[S] i32; query_start[S + 1] i32, ascending from 0 to T.
+        context_lens[S] i32; query_start[S + 1] i32, ascending from 0 to T: a sequence may have no tokens.
 
         Token t of sequence s stands at position p = context_lens[s] - (query_start[s + 1] - t) and sees
         the positions <= p, and of those, with a window, only the ones > p - window. Slots that no token

@@ -1,4 +1,4 @@
-"""The batch sizes that decode steps are captured for.
+"""The batch sizes that forward passes are captured for.
 
 Knows: how the waste of padding weighs against the number of graphs. Does not know: graphs.
 """
@@ -19,6 +19,23 @@ def decode_buckets(most: int) -> list[int]:
     return [*(size for size in steps if size < most), most]
 
 
-def bucket_for(buckets: list[int], rows: int) -> int:
-    """The smallest of the ascending `buckets` that holds so many rows."""
-    return buckets[bisect_left(buckets, rows)]
+def chunk_buckets(budget: int, most: int, context: int) -> list[int]:
+    """Sizes, ascending, for up to `budget` tokens of at most `most` sequences, each of at most `context`.
+
+    Here padding costs computing, so it is a quarter of the batch at most from 256 tokens on; below, launching
+    is what takes time, and any size is as good. No two are further apart than a context, so that a single
+    sequence could have all the padding.
+    """
+    largest = min(budget, most * context)
+    buckets, size = [], 0
+    while size < largest:
+        step = 64 if size < 512 else 128 if size < 1024 else 256
+        size = min(size + min(step, context), largest)
+        buckets.append(size)
+    return buckets
+
+
+def bucket_for(buckets: list[int], count: int) -> int | None:
+    """The smallest of the ascending `buckets` that holds so many; None if none does."""
+    index = bisect_left(buckets, count)
+    return buckets[index] if index < len(buckets) else None

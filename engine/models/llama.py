@@ -77,6 +77,15 @@ class CausalLM:
         Returns:
             fp32 logits, [R, vocab_size], in the order of `inputs.sampled`.
         """
+        return self.logits(*self.hidden(inputs, kv), inputs.sampled)
+
+    @torch.inference_mode()
+    def hidden(self, inputs: ForwardInputs, kv: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
+        """All layers: the part of `forward` that does not ask which tokens are sampled.
+
+        Returns:
+            The last layer's output and the residual that it is to be added to, [T, hidden_size] each.
+        """
         config, kernels = self.config, self.kernels
         eps, window, scale = config.rms_norm_eps, config.sliding_window, config.head_dim**-0.5
         cos, sin = self._cos, self._sin
@@ -95,11 +104,15 @@ class CausalLM:
             x = layer.o(kernels.paged_attention(q, keys, values, tables, lens, starts, scale, window))
             x = kernels.add_rms_norm(x, residual, layer.post_norm, eps)
             x = layer.down(kernels.silu_mul(layer.gate_up(x)))
+        return x, residual
 
-        sampled = inputs.sampled
+    @torch.inference_mode()
+    def logits(self, x: torch.Tensor, residual: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+        """fp32 logits, [R, vocab_size], of the tokens `sampled` [R] of what `hidden` gave."""
         if sampled.numel() == 0:
-            return residual.new_empty((0, config.vocab_size), dtype=torch.float32)
-        x = kernels.add_rms_norm(x[sampled], residual[sampled], self._final_norm, eps)
+            return residual.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+        eps = self.config.rms_norm_eps
+        x = self.kernels.add_rms_norm(x[sampled], residual[sampled], self._final_norm, eps)
         return self._lm_head(x).float()
 
     def _build_layer(self, take: TakeTensor, index: int) -> _Layer:

@@ -87,7 +87,7 @@ def _plan(query_start: Any, context_lens: Any, num_kv_heads: Any, group: Any, wi
     count = 0
     for s in range(num_sequences):
         first, end = query_start[s], query_start[s + 1]
-        if end - first <= TILE:
+        if 0 < end - first <= TILE:
             first_split, end_split = _spans(query_start, context_lens, s, first, end, window)
             count += (end_split - first_split) * num_kv_heads
         else:

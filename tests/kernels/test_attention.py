@@ -105,3 +105,7 @@ def test_heads_that_do_not_fit_the_cache_are_refused() -> None:
             1.0,
             None,
         )
+
+
+def test_sequences_without_tokens_are_passed_over() -> None:
+    assert_close(paged([(7, 0), (40, 1), (300, 0), (33, 20), (9, 0)]))

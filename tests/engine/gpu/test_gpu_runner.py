@@ -9,6 +9,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from engine.batch import BatchBuilder
 from engine.blocks import BLOCK_SIZE
 from engine.config import Admission, Chaos, EngineConfig
 from engine.engine import Engine
+from engine.gpu.passes import _views
 from engine.gpu.runner import GpuRunner
 from engine.gpu.staging import FIRST_BYTES
 from engine.models.llama import CausalLM
@@ -43,7 +45,8 @@ def model(request: pytest.FixtureRequest) -> CausalLM:
 
 
 def make_twins(model: CausalLM, graphs: bool = True, **config: object) -> tuple[Engine, Twins, Recorder]:
-    sizes = EngineConfig(**{"num_blocks": 200, "max_model_len": 512, "max_num_seqs": 20, **config})  # type: ignore[arg-type]
+    defaults = {"num_blocks": 200, "max_model_len": 512, "max_num_seqs": 20, "token_budget": 160}
+    sizes = EngineConfig(**{**defaults, **config})  # type: ignore[arg-type]
     twins, recorder = Twins(model, sizes, graphs=graphs), Recorder()
     return Engine(twins, fake_vocabulary(), sizes, recorder), twins, recorder
 
@@ -208,7 +211,7 @@ class Rows:
     """Batches by hand: who stands in which row, with which blocks, is the test's choice."""
 
     def __init__(self, model: CausalLM) -> None:
-        config = EngineConfig(num_blocks=24, max_model_len=96, max_num_seqs=4)
+        config = EngineConfig(num_blocks=24, max_model_len=96, max_num_seqs=4, token_budget=96)
         self.twins = Twins(model, config)
         self.builder = BatchBuilder(4, 6, frozenset())
 
@@ -349,3 +352,24 @@ def test_nothing_waits_for_the_device_but_the_results() -> None:
             runner.execute(batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_padding_among_prompts_is_shared_by_sequences_that_are_not_there(model: CausalLM) -> None:
+    rows = Rows(model)
+    rows.tick(rows.enter("a", LONG, 2, [9, 3, 5]), rows.enter("b", "hello", 0, [7]))
+    packed = rows.twins.arrays[-1]["chunks"]
+    used = len(LONG) + 5
+    tokens, sequences, starts = _views(packed, 64, 5)
+    assert (tokens[:, used:] == [[0], [0], [rows.twins.null_block * BLOCK_SIZE]]).all()
+    assert sequences[0].tolist() == [2, 0, *[rows.twins.gpu._rows.padding_row] * 3]
+    gaps = [0, (64 - used) // 3, (64 - used) * 2 // 3, 64 - used]
+    assert starts.tolist() == [0, len(LONG), *(used + gap for gap in gaps)]
+    assert sequences[1].tolist() == [len(LONG), 5, *np.diff(gaps)]
+
+
+def test_a_prompt_that_is_longer_than_all_captured_is_computed_too(model: CausalLM) -> None:
+    engine, twins, _ = make_twins(model, chunked_prefill=False, token_budget=40)
+    for index in range(3):
+        engine.submit(make_request(f"r{index}", "word " * 20, GREEDY))
+    run_until_idle(engine)
+    assert max(len(batch.token_ids) for batch in twins.batches) > 40

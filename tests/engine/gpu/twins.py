@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from engine.batch import Batch, Logprobs, StepOutput
+from engine.blocks import BLOCK_SIZE, blocks_for
 from engine.config import EngineConfig
-from engine.gpu.buckets import bucket_for, decode_buckets
+from engine.gpu.buckets import bucket_for, chunk_buckets, decode_buckets
 from engine.gpu.runner import GpuRunner
 from engine.gpu.staging import Array
 from engine.models.llama import CausalLM
@@ -37,7 +38,9 @@ class Twins:
         self.gpu = GpuRunner(model, config, kv_dtype=kv_dtype, graphs=graphs, driver=self.driver)
         self.plain = ModelRunner(model, config.num_blocks, kv_dtype)
         self.null_block = config.num_blocks
-        self.captured = decode_buckets(config.max_num_seqs)[::-1] if graphs else []
+        context = blocks_for(config.max_model_len) * BLOCK_SIZE
+        self.step_sizes = decode_buckets(config.max_num_seqs) if graphs else []
+        self.chunk_sizes = chunk_buckets(config.token_budget, config.max_num_seqs, context) if graphs else []
         self.fault_in: int | None = None
         """The tick that fails, halfway."""
         self.batches: list[Batch] = []
@@ -76,22 +79,25 @@ class Twins:
     def addresses(self) -> list[int]:
         """Of all that a captured graph reads and writes."""
         gpu = self.gpu
+        steps, chunks = gpu._steps, gpu._chunks
         tensors = (
-            gpu._kv.storage, gpu._rows.tables, gpu._rows.last_tokens, gpu._steps, gpu._logits, gpu._starts,
-            gpu._order,
+            gpu._kv.storage, gpu._rows.tables, gpu._rows.last_tokens, steps._inputs, steps._logits,
+            steps._starts, steps._order, chunks._inputs, chunks._hidden,
         )  # fmt: skip
         return [tensor.data_ptr() for tensor in tensors]
 
     def _check_replay(self, batch: Batch, before: int) -> None:
-        """A decode step was replayed in the smallest size that holds it; nothing else was."""
-        replayed = [self.captured[index] for index in self.driver.replayed[before:]]
+        """What was replayed is of its kind, and the smallest size that holds it."""
+        captured = [*(("chunks", size) for size in self.chunk_sizes[::-1])]
+        captured += [("step", size) for size in self.step_sizes[::-1]]
+        replayed = [captured[index] for index in self.driver.replayed[before:]]
         is_step = len(batch.token_ids) == len(batch.sampled) == len(batch.rows)
         if is_step:
             self.steps.append(len(batch.rows))
-        if is_step and self.captured:
-            assert replayed == [bucket_for(self.captured[::-1], len(batch.rows))]
+            expected = "step", bucket_for(self.step_sizes, len(batch.rows))
         else:
-            assert replayed == []
+            expected = "chunks", bucket_for(self.chunk_sizes, len(batch.token_ids))
+        assert replayed == ([] if expected[1] is None else [expected])
 
     def _check_mirror(self) -> None:
         """The host knows what the device has."""
