@@ -156,8 +156,7 @@ def score_bounds(logits, top, temperature, words):
 
     -infinity where fp32 ends; no such score can win, for noise is above -4 and the largest logit has z = 0.
     """
-    # Halves, because the difference of two finite numbers may be infinite.
-    z = (logits * 0.5 - top * 0.5) / (temperature * 0.5)
+    z = (logits - top) / temperature
     noise = 32 * 0.6931472 - tl.log((words ^ 0xFFFFFFFF).to(tl.float32) + 0.5)
     # More than all of this was rounded by.
     return z * (1 - 2.0**-19) + noise + 2.0**-10
