@@ -84,7 +84,7 @@ class EngineFigures:
     host_share: float
     """Of the time of these ticks."""
     steps: int
-    """Ticks of decodes alone, which are replayed from a graph. The others compute prompts as well."""
+    """Ticks of decodes alone. The others compute prompts as well."""
     step_ms: float | None
     mixed_ms: float | None
     stages_us: dict[str, float]
