@@ -26,7 +26,7 @@ from tests.kernels.paged import BLOCK_SIZE, Paged, paged
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """The weights are rounded to the dtype before they are multiplied with values of the order of 1."""
 
-MIXED = [(1, 1), (20, 20), (16, 5), (65, 1), (50, 18), (96, 1)]
+MIXED = [(1, 1), (20, 20), (65, 1), (50, 9), (96, 1)]
 EDGES = [(length, 1) for length in (1, 15, 16, 17, 31, 32, 33, 64, 65)]
 
 
@@ -75,7 +75,12 @@ def widened(inputs: Paged, columns: int) -> Paged:
 
 
 def run(device: Device, inputs: Paged, window: int | None = None) -> Tensor:
-    return inputs.run(SimpleNamespace(paged_attention=partial(paged_attention, device)), window)
+    """What is allocated holds NaN until it is written to."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        return inputs.run(SimpleNamespace(paged_attention=partial(paged_attention, device)), window)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def exact(inputs: Paged, window: int | None = None) -> Tensor:
@@ -112,7 +117,7 @@ def test_more_splits_than_a_context_has_tiles(columns: int) -> None:
 
 
 @every_way
-@pytest.mark.parametrize("window", [None, 7, 33, 10_000])
+@pytest.mark.parametrize("window", [None, 7, 33])
 def test_decode_rows_and_prompt_chunks_in_one_call(window: int | None, way: Way) -> None:
     inputs = here(MIXED, heads=3, kv_heads=1, dim=16)
     assert_right(way.run(inputs, window), inputs, window)
@@ -161,14 +166,14 @@ def test_scores_of_any_size(device: Device) -> None:
     assert_close(device, inputs)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     runs=st.lists(
         st.integers(1, 70).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, min(n, 12)))),
         min_size=1,
         max_size=5,
     ).filter(lambda runs: sum(count for _, count in runs) > 0),
-    window=st.none() | st.integers(1, 80),
+    window=st.none() | st.integers(1, 80) | st.just(10_000),
     heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
     way=st.sampled_from(list(WAYS.values())),
     seed=st.integers(0, 99),
@@ -193,10 +198,10 @@ def test_sequences_without_tokens_among_as_many_tokens_as_sequences(device: Devi
 def test_a_token_alone_equals_the_same_token_in_a_chunk_and_in_company_bit_for_bit(
     window: int | None, dtype: torch.dtype
 ) -> None:
-    inputs = here([(1, 1), (20, 20), (69, 40), (96, 1)], heads=2, kv_heads=1, dim=16, dtype=dtype)
+    inputs = here([(1, 1), (20, 20), (69, 38), (96, 1)], heads=2, kv_heads=1, dim=16, dtype=dtype)
     together = TOGETHER.run(inputs, window)
     assert torch.equal(APART.run(inputs, window), together)
-    for s, end in [(0, 1), (1, 1), (1, 7), (1, 20), (2, 31), (2, 33), (2, 45), (2, 64), (2, 69), (3, 96)]:
+    for s, end in [(0, 1), (1, 7), (1, 20), (2, 33), (2, 64), (2, 69), (3, 96)]:
         row = int(inputs.query_start[s + 1]) - int(inputs.context_lens[s]) + end - 1
         for way in (TOGETHER, APART):
             assert torch.equal(way.run(inputs.alone(s, end), window)[0], together[row])
@@ -280,7 +285,7 @@ def test_it_looks_at_no_value(device: Device) -> None:
     on_meta = Paged(*(getattr(inputs, name).to("meta") for name in Paged.__dataclass_fields__))
     got = run(RecordingDevice(device.arch, device.num_sms, device.batch_invariant), on_meta)
     assert got.is_meta
-    assert got.shape == (46, 9 * 64)
+    assert got.shape == (32, 9 * 64)
 
 
 def grid(num_tokens: int, num_sequences: int, window: int | None = None, segment: int | None = None) -> Cut:
