@@ -177,6 +177,21 @@ def test_min_p_cuts_at_the_last_bit() -> None:
     check_cuts(Rows(torch.cat([top, near.view(torch.float32)], dim=1), min_p=0.1))
 
 
+def test_weights_are_wider_than_fp32() -> None:
+    """Shares so close to where a token is kept or not that weights rounded to fp32 would decide otherwise."""
+    logits = torch.randn(450, generator=torch.Generator().manual_seed(2)).sort(descending=True).values
+    weights = (logits.double() - logits[0].double()).exp()
+
+    def kept(weights: Tensor, top_p: Tensor) -> Tensor:
+        before = weights.cumsum(0) - weights
+        return (before < top_p.double()[:, None] * weights.sum()).sum(dim=1)
+
+    shares = ((weights.cumsum(0) - weights) / weights.sum()).float()[1:]
+    delicate = shares[kept(weights, shares) != kept(weights.float().double(), shares)]
+    assert len(delicate) > 0
+    check_cuts(Rows(logits.repeat(len(delicate), 1), top_p=delicate))
+
+
 # -- the draw ---------------------------------------------------------------------------------------------
 
 
