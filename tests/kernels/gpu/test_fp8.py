@@ -18,7 +18,7 @@ EVERY = torch.arange(256, dtype=torch.uint8)
 
 
 @triton.jit
-def _widen_kernel(numbers, out, SIZE: tl.constexpr):
+def _widen_kernel(numbers, out, SIZE: tl.constexpr):  # noqa: N803
     at = tl.arange(0, SIZE)
     tl.store(out + at, fp8.widen(tl.load(numbers + at), out.dtype.element_ty))
 
