@@ -189,6 +189,13 @@ def test_any_mix(
     assert_right(way.run(inputs, window), inputs, window)
 
 
+@every_way
+def test_sequences_without_tokens_are_passed_over(way: Way) -> None:
+    """As a padded batch has them: among the others, and behind them all."""
+    inputs = here([(7, 0), (40, 1), (99, 0), (20, 20), (9, 0), (5, 0)], heads=4, kv_heads=2, dim=16)
+    assert_right(way.run(inputs), inputs)
+
+
 def test_sequences_without_tokens_among_as_many_tokens_as_sequences(device: Device) -> None:
     assert_close(device, here([(9, 0), (30, 2), (50, 3), (7, 0), (8, 0)], heads=4, kv_heads=2, dim=16))
 
