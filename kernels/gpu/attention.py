@@ -1,4 +1,3 @@
-# ruff: noqa: N803, N806 - a kernel's constants are in capitals
 """Causal attention over paged keys and values, read where they lie.
 
 Knows: block tables, query heads that share a key-value head. Does not know: models, requests, how contexts

@@ -1,4 +1,3 @@
-# ruff: noqa: N803 - a kernel's constants are in capitals
 """How attention is cut into programs, and how the partial results of a context become one.
 
 Knows: query blocks, splits and segments, the fold. Does not know: queries, keys, how a split is computed.

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  constants of a kernel are in capitals
 """Changing logits as the requests' parameters say: bias, penalties, masks.
 
 Knows: rows of logits and sparse lists of ids. Does not know: sequences, requests.

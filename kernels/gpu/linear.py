@@ -76,12 +76,12 @@ def _linear(
     bias,
     out,
     rows,
-    WIDTH: tl.constexpr,  # noqa: N803
-    FAN_IN: tl.constexpr,  # noqa: N803
-    BLOCK_M: tl.constexpr,  # noqa: N803
-    BLOCK_N: tl.constexpr,  # noqa: N803
-    BLOCK_K: tl.constexpr,  # noqa: N803
-    GROUP_M: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    FAN_IN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):
     """A tile of BLOCK_M rows and BLOCK_N columns of the result."""
     row_tile, column_tile = _tile(rows, WIDTH, BLOCK_M, BLOCK_N, GROUP_M)
@@ -113,10 +113,10 @@ def _linear(
 @triton.jit
 def _tile(
     rows,
-    WIDTH: tl.constexpr,  # noqa: N803
-    BLOCK_M: tl.constexpr,  # noqa: N803
-    BLOCK_N: tl.constexpr,  # noqa: N803
-    GROUP_M: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):
     """Which tile is this program's. Neighbours in time share a tile of the weight, GROUP_M of them at most:
     so the cache has both the weight's tile and the group's rows when the next one wants them."""

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  constants of a kernel are in capitals
 """Telling how likely a token was, and which were the likeliest.
 
 Knows: rows of logits. Does not know: sequences, how a token was chosen.

@@ -96,7 +96,7 @@ def _launch_norm(
 
 
 @triton.jit
-def _rms_norm(x, residual, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+def _rms_norm(x, residual, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """One row. `residual` is None, or gets x added to it first."""
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -113,7 +113,7 @@ def _rms_norm(x, residual, weight, out, eps, WIDTH: tl.constexpr, BLOCK: tl.cons
 
 
 @triton.jit
-def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """A piece of one row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  constants of a kernel are in capitals
 """The order of a row's tokens, the largest logit first and of equals the lowest id, as one integer.
 
 Knows: the bits of fp32 numbers, rows of logits cut into chunks. Does not know: what the order is used for.

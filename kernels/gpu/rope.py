@@ -114,12 +114,12 @@ def _rope_and_cache(
     k_norm,
     eps,
     q,
-    HEADS: tl.constexpr,  # noqa: N803
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    HALF: tl.constexpr,  # noqa: N803
-    SLOTS: tl.constexpr,  # noqa: N803
-    BLOCK_HEADS: tl.constexpr,  # noqa: N803
-    BLOCK_HALF: tl.constexpr,  # noqa: N803
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
 ):
     """Some heads of one token."""
     token = tl.program_id(0).to(tl.int64)
@@ -163,6 +163,6 @@ def _weights(q_norm, k_norm, is_query, d, in_half):
 
 
 @triton.jit
-def _store(at, first, second, HALF: tl.constexpr, mask):  # noqa: N803
+def _store(at, first, second, HALF: tl.constexpr, mask):
     tl.store(at, narrow(first, at.dtype.element_ty), mask)
     tl.store(at + HALF, narrow(second, at.dtype.element_ty), mask)

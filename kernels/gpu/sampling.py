@@ -1,4 +1,3 @@
-# ruff: noqa: N803  constants of a kernel are in capitals
 """Choosing the next token of each row.
 
 Knows: logits, sampling parameters, random words. Does not know: sequences, text; how a cut is found.

@@ -1,4 +1,3 @@
-# ruff: noqa: N803  constants of a kernel are in capitals
 """Where a row of logits is cut off: min_p, top_k and top_p as one sort key, which the kept tokens reach.
 
 Knows: sort keys, weights e^((logit - largest) / temperature) in fp64. Does not know: noise, draws.

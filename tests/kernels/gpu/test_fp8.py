@@ -18,7 +18,7 @@ EVERY = torch.arange(256, dtype=torch.uint8)
 
 
 @triton.jit
-def _widen_kernel(numbers, out, SIZE: tl.constexpr):  # noqa: N803
+def _widen_kernel(numbers, out, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)
     tl.store(out + at, fp8.widen(tl.load(numbers + at), out.dtype.element_ty))
 
@@ -70,7 +70,7 @@ def test_bytes_stand_for_numbers_only_where_the_chip_has_no_such_type(device: De
 
 
 @triton.jit
-def _narrow_kernel(numbers, out, SIZE: tl.constexpr):  # noqa: N803
+def _narrow_kernel(numbers, out, SIZE: tl.constexpr):
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     tl.store(out + at, fp8.narrow(tl.load(numbers + at).to(tl.float32), out.dtype.element_ty))
 

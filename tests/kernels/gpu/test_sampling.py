@@ -196,7 +196,7 @@ def test_weights_are_wider_than_fp32() -> None:
 
 
 @triton.jit
-def _words(seeds, positions, ids, out, N: tl.constexpr):  # noqa: N803
+def _words(seeds, positions, ids, out, N: tl.constexpr):
     i = tl.arange(0, N)
     seed, position = tl.load(seeds + tl.program_id(0)), tl.load(positions + tl.program_id(0))
     tl.store(out + tl.program_id(0) * N + i, sampling.random_words(tl.load(ids + i), seed, position))
@@ -218,7 +218,7 @@ def test_random_words_are_those_of_philox() -> None:
 
 
 @triton.jit
-def _bounds_and_scores(logits, words, top, temperature, bounds, scores, N: tl.constexpr):  # noqa: N803
+def _bounds_and_scores(logits, words, top, temperature, bounds, scores, N: tl.constexpr):
     i = tl.arange(0, N)
     x, word = tl.load(logits + i), tl.load(words + i).to(tl.uint32, bitcast=True)
     top, temperature = tl.load(top), tl.load(temperature)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def greedy(x, BLOCK: tl.constexpr):  # noqa: N803
+def greedy(x, BLOCK: tl.constexpr):
     """Keeps BLOCK numbers in registers, however many those are."""
     at = tl.arange(0, BLOCK)
     numbers = tl.load(x + at)
