@@ -19,8 +19,17 @@ help:
 serve: $(VENV)/.installed
 	@exec $(BIN)/tickwire serve $(ARGS)
 
+# Tests whose arithmetic takes one core run side by side; those of the server, the models and the page come after,
+# one by one, for they take all cores there are.
+SIDE_BY_SIDE := tests/benchmarks tests/engine tests/kernels tests/loading
+
 test: lint browser
+ifeq ($(ARGS),)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(SIDE_BY_SIDE)
+	$(BIN)/pytest $(addprefix --ignore=,$(SIDE_BY_SIDE))
+else
 	$(BIN)/pytest $(ARGS)
+endif
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

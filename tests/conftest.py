@@ -14,6 +14,10 @@ if not torch.cuda.is_available():
     # Triton reads it when a kernel is defined, so it must stand before any is imported.
     os.environ["TRITON_INTERPRET"] = "1"
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # There is a process for each core already.
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
 def default_model_dir() -> Path:
