@@ -56,10 +56,11 @@ class Chip:
 CHIPS = {
     "cuda:90": Chip(GPUTarget("cuda", 90, 32), 132, 227 << 10),
     "cuda:80": Chip(GPUTarget("cuda", 80, 32), 108, 163 << 10),
+    "cuda:89": Chip(GPUTarget("cuda", 89, 32), 128, 99 << 10),
     "cuda:100": Chip(GPUTarget("cuda", 100, 32), 148, 227 << 10),
     "hip:gfx942": Chip(GPUTarget("hip", "gfx942", 64), 304, 64 << 10),
 }
-"""H200, A100, B200, MI300X. All cases are compiled for the first, those that are `everywhere` for all."""
+"""H200, A100, RTX 4090, B200, MI300X. All cases are compiled for the first, the `everywhere` ones for all."""
 
 
 @dataclass(frozen=True)
