@@ -125,6 +125,9 @@ class Chunks:
     def capture(self, driver: Driver, sizes: list[int]) -> None:
         """`sizes` ascend; a batch that none of them holds is computed kernel by kernel."""
         self._sizes = sizes
+        # As many tokens as sequences mean one of each to attention, which has other tiles for that.
+        while self._num_sequences in sizes:
+            self._num_sequences += 1
         self._inputs = self._inputs.new_empty(_num_inputs(sizes[-1], self._num_sequences))
         self._hidden = self._hidden.new_empty((2, sizes[-1], self._model.config.hidden_size))
         for size in _largest_first(sizes):

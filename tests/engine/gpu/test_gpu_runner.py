@@ -367,6 +367,17 @@ def test_padding_among_prompts_is_shared_by_sequences_that_are_not_there(model: 
     assert sequences[1].tolist() == [len(LONG), 5, *np.diff(gaps)]
 
 
+def test_a_padded_batch_with_prompts_never_has_as_many_sequences_as_tokens(model: CausalLM) -> None:
+    """Attention would take it for a decode step, and choose its tiles for one."""
+    engine, twins, _ = make_twins(model, max_num_seqs=7, max_model_len=32, token_budget=8)
+    for index in range(7):
+        engine.submit(make_request(f"r{index}", "hello"[: 1 + index % 5], GREEDY))
+    run_until_idle(engine)
+    assert twins.chunk_sizes == [8]
+    packed = {len(arrays["chunks"]) for arrays in twins.arrays if "chunks" in arrays}
+    assert packed == {3 * 8 + 3 * 9 + 1}
+
+
 def test_a_prompt_that_is_longer_than_all_captured_is_computed_too(model: CausalLM) -> None:
     engine, twins, _ = make_twins(model, chunked_prefill=False, token_budget=40)
     for index in range(3):
