@@ -253,10 +253,14 @@ def jobs(selected: str | None, archs: Iterable[str], groups: tuple[shapes.Sizes,
 
 
 def compile_all(todo: list[Job]) -> list[Resources]:
-    """In as many processes as there are cores."""
-    # Forked, for they need not load torch and Triton anew, and before this process has compiled anything.
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork")) as pool:
-        return list(pool.map(Job.run, todo))
+    """In as many processes as there are cores, and other ones for each chip: what Triton's compiler decides
+    once for a process, as how to widen 8-bit numbers, may be right for the first chip only."""
+    found: list[Resources] = []
+    for arch in dict.fromkeys(job.program.arch for job in todo):
+        # Forked, for they need not load torch and Triton anew. This process compiles nothing itself.
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork")) as pool:
+            found += pool.map(Job.run, [job for job in todo if job.program.arch == arch])
+    return found
 
 
 def table(found: Iterable[Resources]) -> list[str]:
