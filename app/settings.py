@@ -95,8 +95,8 @@ class Settings(BaseModel):
     )
     cuda_graphs: bool = Field(
         True,
-        description="On a GPU: whether decode steps are captured once and replayed. `false` starts faster "
-        "and runs slower.",
+        description="On a GPU: whether forward passes are captured at the start and replayed. `false` starts "
+        "faster and runs slower.",
     )
     batch_invariant: bool | None = Field(
         None,

@@ -28,7 +28,7 @@ def make_runner(
 
     Args:
         kv_dtype: of KV memory; None: the model's.
-        graphs: whether decode steps on a GPU are replayed from captured graphs.
+        graphs: whether forward passes on a GPU are replayed from captured graphs.
     """
     kv_dtype = kv_dtype or model.dtype
     if model.device.type == "cuda":
