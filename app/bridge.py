@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from app.logs import get_logger
 from app.metrics import Metrics
-from app.streams import Answer, Stream
+from app.streams import Answer, Cut, Stream
 from engine.engine import Engine, EngineStats
 from engine.request import Event, FinishedEvent, Request, TokenEvent
 
@@ -68,12 +68,12 @@ class Bridge:
 
     def start(self, answer: Answer, request: Request, user: str | None = None) -> None:
         """Have the engine continue a prompt, for an answer of as many choices. `user` goes to the log only.
-        From any thread. An answer that was cancelled before is not begun.
+        From any thread. An answer that was cut before is not begun.
 
         Raises:
             ContextLengthExceeded, EngineStopped, QueueFull, ValueError: nothing was started.
         """
-        if answer.cancelled:
+        if answer.cut:
             return
         keys = [(request.id, stream.choice) for stream in answer.streams]
         # Known before it is submitted: the engine may answer before `submit` returns. Each of these steps
@@ -86,14 +86,18 @@ class Bridge:
             for key in keys:
                 del self._open[key]
             raise
-        if answer.cancelled:
+        if answer.cut:
             # In the meantime. The abort of that moment may have come before there was anything to abort.
             self.engine.abort(request.id)
 
     def cancel(self, answer: Answer) -> None:
-        """End an answer within one tick, wherever it stands. One that has ended is left alone."""
+        self.cut(answer, Cut.CANCELLED)
+
+    def cut(self, answer: Answer, why: Cut) -> None:
+        """End an answer within one tick, wherever it stands. One that has ended is left alone, and the first
+        reason stands."""
         if not answer.has_ended:
-            answer.cancelled = True
+            answer.cut = answer.cut or why
             self.engine.abort(answer.request_id)
 
     def cut_all(self) -> None:

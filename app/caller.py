@@ -1,6 +1,7 @@
-"""Who asks: whose turn in the queue a request takes, and with whom it may share computed prefixes.
+"""Who asks: whether they may, whose turn in the queue a request takes, and with whom it may share computed
+prefixes.
 
-Knows: the Authorization header, connections. Does not know: requests, queues, whether a key is a valid one.
+Knows: the Authorization header, the keys that are allowed, connections. Does not know: requests, queues.
 
 A key is never kept: what goes on from here is a digest of it under a key of this process, so neither a log
 nor a memory dump of the engine tells it, and a guess at it cannot be checked elsewhere.
@@ -9,10 +10,14 @@ nor a memory dump of the engine tells it, and a guess at it cannot be checked el
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
+
+from app.protocol.errors import invalid_api_key
 
 _SECRET = secrets.token_bytes(32)
 
@@ -24,7 +29,7 @@ class Caller:
     session: str
     """Clients with one API key are one session; without a key, a connection is."""
     key: str
-    """Digest of the API key; "" if there is none."""
+    """Digest of the API key; "" if there is none. What one key began, only the same key may take up."""
 
     def salt(self, cache_salt: str | None) -> str:
         """Two requests have the same salt only if they come under the same API key, or both under none, and
@@ -32,13 +37,39 @@ class Caller:
         return _digest("salt", self.key, "" if cache_salt is None else f"={cache_salt}")
 
 
-def caller(headers: Headers, connection: str) -> Caller:
-    """`connection` names the client's connection, and is unique among the open ones."""
+class Callers:
+    """
+    Args:
+        api_keys: those that are allowed; none: any key is, and to have none.
+    """
+
+    def __init__(self, api_keys: Iterable[str] = ()) -> None:
+        self._allowed = [_digest("key", key) for key in api_keys]
+
+    def of_headers(self, headers: Headers, connection: str) -> Caller:
+        """`connection` names the client's connection, and is unique among the open ones.
+
+        Raises:
+            ApiError: 401, the key is missing or is none that is allowed.
+        """
+        return self.of_key(bearer(headers), connection)
+
+    def of_key(self, key: str | None, connection: str) -> Caller:
+        """
+        Raises:
+            ApiError: as above.
+        """
+        digest = _digest("key", key) if key else ""
+        # All are compared, so that the time taken tells nothing of which one is near.
+        if self._allowed and not sum(hmac.compare_digest(digest, each) for each in self._allowed):
+            raise invalid_api_key(is_missing=not key)
+        return Caller(f"key {digest}" if digest else f"connection {connection}", digest)
+
+
+def bearer(headers: Headers) -> str | None:
+    """The key in the Authorization header, if there is one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        return Caller(f"connection {connection}", "")
-    digest = _digest("key", key.strip())
-    return Caller(f"key {digest}", digest)
+    return key.strip() or None if scheme.lower() == "bearer" else None
 
 
 def _digest(*parts: str) -> str:

@@ -32,13 +32,15 @@ from app.api.models import model_routes
 from app.api.page import page_routes
 from app.api.responses_socket import ResponsesSocket
 from app.bridge import Bridge
+from app.caller import Callers
 from app.journal import JournalWriter
 from app.logs import configure, get_logger
 from app.metrics import Metrics
+from app.responses import Responses
 from app.service import Encoder, PromptRefused, ServedModel, Service
 from app.settings import Settings, SettingsError
 from app.sizes import available_gpu_memory, available_memory, engine_sizes, physical_cores
-from app.store import ConversationStore, Message
+from app.store import Message
 from app.transport import HttpConnection, SocketConnection
 from engine.blocks import BLOCK_SIZE
 from engine.config import EngineConfig
@@ -53,9 +55,6 @@ log = get_logger()
 
 MakeEngine = Callable[[Callable[[list[Event]], None]], Engine]
 """publish -> an engine that is not started yet."""
-
-STORED_RESPONSES = 10_000
-STORED_BYTES = 256 * 1024 * 1024
 
 SEND_BUFFER = 128 * 1024
 """Bytes of one connection that the kernel may hold unsent. Its default grows to 4 MB, which a reader that
@@ -79,8 +78,8 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
     bridge = Bridge(metrics)
     engine = make_engine(bridge.publish)
     bridge.attach(engine)
-    service = Service(bridge, model)
-    store = ConversationStore(STORED_RESPONSES, STORED_BYTES)
+    service = Service(bridge, model, Callers(settings.api_keys))
+    responses = Responses(service, settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -95,7 +94,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", ChatCompletions(service, settings), methods=["POST"]),
-            WebSocketRoute("/v1/responses", ResponsesSocket(service, store, metrics, settings)),
+            WebSocketRoute("/v1/responses", ResponsesSocket(responses, metrics, settings)),
             *model_routes(service),
             *health_routes(service, metrics),
             *debug_routes(service),

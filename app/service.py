@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from app.bridge import Bridge
-from app.caller import Caller
+from app.caller import Caller, Callers
 from app.protocol.errors import ApiError, from_value_error, model_not_found, queue_full, shown, unavailable
 from app.protocol.fields import RequestFields
 from app.store import Message
@@ -34,6 +34,18 @@ INLINE_BYTES = 16_384
 """JSON up to this size is read, and written, on the loop (about a millisecond at worst)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What an answer is to continue, before it is tokens."""
+
+    field: str
+    """What the client calls it, for errors."""
+    size: int
+    """Characters, about."""
+    encode: Callable[[], Sequence[int]]
+    """Takes time that grows with the size. May raise PromptRefused."""
+
+
 class PromptRefused(ValueError):
     """The model's chat template refuses these messages; the message is fit for the client to read."""
 
@@ -50,9 +62,10 @@ class ServedModel:
 
 
 class Service:
-    def __init__(self, bridge: Bridge, model: ServedModel) -> None:
+    def __init__(self, bridge: Bridge, model: ServedModel, callers: Callers) -> None:
         self.model = model
         self.bridge = bridge
+        self.callers = callers
         self.json = Worker("tickwire-json", threads=1, inline=INLINE_BYTES)
         """For reading and writing large messages; sizes are bytes. Not behind the prompts: those take a
         second, and whoever reads a socket should not wait for them."""
@@ -72,10 +85,24 @@ class Service:
         if name is not None and name != self.model.name:
             raise model_not_found(name, self.model.name)
 
+    def chat(self, messages: list[Message], field: str) -> Prompt:
+        size = sum(len(message["content"]) for message in messages)
+        return Prompt(field, size, lambda: self.model.encode(messages))
+
+    def text(self, text: str, field: str) -> Prompt:
+        return Prompt(field, len(text), lambda: self.model.encode_text(text))
+
     async def start(
-        self, messages: list[Message], request: RequestFields, caller: Caller, *, arrival: float, field: str
+        self,
+        prompt: Prompt,
+        request: RequestFields,
+        caller: Caller,
+        *,
+        arrival: float,
+        sampling: SamplingParams | None = None,
+        priority: Priority | None = None,
     ) -> Answer:
-        """Begin an answer to `messages`. `field` is what the client calls them, for errors.
+        """Begin an answer. `sampling` and `priority` override the request's own.
 
         All that grows with the prompt is done in a thread, the engine's own preparations included.
 
@@ -83,42 +110,56 @@ class Service:
             ApiError: the template refuses the messages, they are too long, a parameter does not fit the
                 model, the queue is full, or no work is taken.
         """
-        if reasons := self.not_ready():
-            raise unavailable(f"no new work is taken: {'; '.join(reasons)}")
-        answer = Answer(secrets.token_hex(16), arrival, int(time.time()), request.sampling.n)
-        size = sum(len(message["content"]) for message in messages) + sum(map(len, request.bad_words or ()))
+        self.check_ready()
+        sampling = sampling or request.sampling
+        priority = priority or Priority(request.priority or "interactive")
+        answer = Answer(secrets.token_hex(16), arrival, int(time.time()), sampling.n)
+        size = prompt.size + sum(map(len, request.bad_words or ()))
+
+        def begin() -> None:
+            ids = self._encode(prompt)
+            to_engine = Request(
+                answer.request_id,
+                ids,
+                self._with_bad_words(sampling, request.bad_words),
+                answer.arrival,
+                session=caller.session,
+                priority=priority,
+                cache_salt=caller.salt(request.cache_salt),
+                max_queue_ms=request.max_queue_ms,
+                max_time_ms=request.max_time_ms,
+            )
+            self._submit(answer, to_engine, prompt.field, request.end_user)
+
         try:
-            await self._encoders.do(size, lambda: self._begin(answer, messages, request, caller, field))
+            await self._encoders.do(size, begin)
         except asyncio.CancelledError:
             self.bridge.cancel(answer)
             raise
         return answer
 
-    def _begin(
-        self, answer: Answer, messages: list[Message], request: RequestFields, caller: Caller, field: str
-    ) -> None:
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The tokens alone.
+
+        Raises:
+            ApiError: the template refuses the messages.
+        """
+        return await self._encoders.do(prompt.size, lambda: self._encode(prompt))
+
+    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         try:
-            prompt = tuple(self.model.encode(messages))
+            return tuple(prompt.encode())
         except PromptRefused as error:
             raise ApiError(
                 400,
-                f"{field}: the model's chat template refuses them: {error}",
+                f"{prompt.field}: the model's chat template refuses them: {error}",
                 code="invalid_value",
-                param=field,
+                param=prompt.field,
             ) from error
-        to_engine = Request(
-            answer.request_id,
-            prompt,
-            self._with_bad_words(request),
-            answer.arrival,
-            session=caller.session,
-            priority=Priority(request.priority or "interactive"),
-            cache_salt=caller.salt(request.cache_salt),
-            max_queue_ms=request.max_queue_ms,
-            max_time_ms=request.max_time_ms,
-        )
+
+    def _submit(self, answer: Answer, request: Request, field: str, user: str | None) -> None:
         try:
-            self.bridge.start(answer, to_engine, request.end_user)
+            self.bridge.start(answer, request, user)
         except ContextLengthExceeded as error:
             raise ApiError(400, f"{field}: {error}", code="context_length_exceeded", param=field) from error
         except QueueFull as error:
@@ -128,13 +169,13 @@ class Service:
         except ValueError as error:
             raise from_value_error(error) from error
 
-    def _with_bad_words(self, request: RequestFields) -> SamplingParams:
+    def _with_bad_words(self, sampling: SamplingParams, words: Sequence[str] | None) -> SamplingParams:
         """Each word as it is written at the beginning of a text, and in its middle, after a space; like
         vLLM. Other ways to write it with the model's tokens stay open."""
-        if not request.bad_words:
-            return request.sampling
+        if not words:
+            return sampling
         sequences: dict[tuple[int, ...], None] = {}
-        for index, word in enumerate(request.bad_words):
+        for index, word in enumerate(words):
             for spelling in (word, f" {word}"):
                 tokens = tuple(self.model.encode_text(spelling))
                 if not tokens:
@@ -145,7 +186,7 @@ class Service:
                         param=f"bad_words.{index}",
                     )
                 sequences[tokens] = None
-        return replace(request.sampling, bad_words=tuple(sequences))
+        return replace(sampling, bad_words=tuple(sequences))
 
     def warm_up(self) -> Future[None]:
         """Encode something, in the background: what a template needs is imported at its first use, which
@@ -158,6 +199,14 @@ class Service:
         return self._encoders.begin(encode)
 
     # -- the end of the server's life -------------------------------------------------------------------
+
+    def check_ready(self) -> None:
+        """
+        Raises:
+            ApiError: no new work is taken.
+        """
+        if reasons := self.not_ready():
+            raise unavailable(f"no new work is taken: {'; '.join(reasons)}")
 
     def not_ready(self) -> list[str]:
         """Why no new work is taken; empty while it is."""

@@ -60,6 +60,7 @@ def _expand_home(path: Path) -> Path:
 HomePath = Annotated[Path, AfterValidator(_expand_home)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Origin = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s,]+$")]
+Secret = Annotated[str, StringConstraints(pattern=r"^[^\s,]+$")]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -168,6 +169,26 @@ class Settings(BaseModel):
         json_schema_extra={
             "allowed": "origins like https://example.org, without a path; several are separated by commas"
         },
+    )
+    api_keys: Annotated[tuple[Secret, ...], BeforeValidator(_split)] = Field(
+        (),
+        description="Keys of which clients must send one, as `Authorization: Bearer KEY`. None: no key is "
+        "asked for. Better set in the environment or the file: a command line can be read by others.",
+        json_schema_extra={"allowed": "keys without spaces; several are separated by commas", "secret": True},
+    )
+    on_disconnect: Literal["cancel", "continue"] = Field(
+        "cancel",
+        description="What becomes of an answer whose reader's connection breaks, unless the request says: it "
+        "ends at once, or goes on and can be taken up again.",
+    )
+    resume_grace_s: float = Field(
+        60.0,
+        ge=0,
+        description="Seconds that an answer that is to go on does so without a reader, and that it can be "
+        "taken up after its end if it is not stored.",
+    )
+    handshake_timeout_s: float = Field(
+        10.0, gt=0, description="Seconds that a client has to send its request's head, and to authenticate."
     )
     send_timeout_s: float = Field(
         20.0, gt=0, description="Seconds that a reader may take nothing before its connection is cut."
@@ -288,7 +309,8 @@ def _problem(error: ErrorDetails, sources: Mapping[str, str]) -> str:
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         return _unknown("key", name, list(Settings.model_fields), f" in {next(iter(sources.values()))}")
-    return f"{name}: got {error['input']!r} (from {sources[name]}), allowed: {allowed(name)}"
+    got = "a value that is not shown" if is_secret(name) else repr(error["input"])
+    return f"{name}: got {got} (from {sources[name]}), allowed: {allowed(name)}"
 
 
 def _unknown(kind: str, name: str, known: list[str], where: str = "") -> str:
@@ -324,6 +346,11 @@ def allowed(name: str) -> str:
     return noun if low is None else f"{noun} of at least {low:g}"
 
 
+def is_secret(name: str) -> bool:
+    """Whether a field's value must never be shown."""
+    return bool(_schema()[name].get("secret"))
+
+
 def default_text(name: str) -> str:
     """A field's default as it would stand in the file; "" where not setting it has a meaning of its own."""
     field = Settings.model_fields[name]
@@ -335,6 +362,9 @@ def as_toml(loaded: Loaded) -> str:
     lines = []
     for name in Settings.model_fields:
         value = getattr(loaded.settings, name)
+        if is_secret(name) and value:
+            lines.append(f"# {name}: {len(value)} of them, not shown")
+            continue
         if value is None:
             lines.append(f"# {name} is not set")
             continue

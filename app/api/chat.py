@@ -5,7 +5,6 @@ Knows: HTTP and SSE framing. Does not know: how answers come about, what chunks 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import aclosing
 
@@ -14,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app import transport
+from app.api import sse
 from app.api.http import (
     ClientGone,
     check_origin,
@@ -23,8 +22,7 @@ from app.api.http import (
     read_body,
     while_connected,
 )
-from app.caller import Caller, caller
-from app.logs import get_logger
+from app.caller import Caller
 from app.protocol.chat import ChatBuilder, ChatRequest, parse_chat
 from app.protocol.endings import failure
 from app.protocol.errors import ApiError
@@ -33,23 +31,11 @@ from app.settings import Settings
 from app.streams import Answer, Delta, ends, read
 from engine.request import FinishReason
 
-log = get_logger()
-
-KEEP_ALIVE_S = 15.0
-"""A stream without news for this long sends a comment, so that proxies do not take it for dead."""
-
-STREAM_HEADERS = {
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-    # What has begun must not be begun again by an SDK whose connection broke.
-    "x-should-retry": "false",
-}
-
 
 class ChatCompletions:
     """The endpoint, as an ASGI application."""
 
-    def __init__(self, service: Service, settings: Settings, keep_alive: float = KEEP_ALIVE_S) -> None:
+    def __init__(self, service: Service, settings: Settings, keep_alive: float = sse.KEEP_ALIVE_S) -> None:
         self.service = service
         self.settings = settings
         self.keep_alive = keep_alive
@@ -59,6 +45,7 @@ class ChatCompletions:
         headers = Headers(scope=scope)
         try:
             check_origin(headers, self.settings.allowed_origins)
+            asker = self.service.callers.of_headers(headers, connection_of(scope))
             body = await read_body(receive, headers, self.settings.max_message_bytes)
             request = await self.service.json.do(len(body), lambda: parse_chat(body))
             self.service.check_model(request.model)
@@ -67,7 +54,7 @@ class ChatCompletions:
             return
         except ClientGone:
             return
-        exchange = _Exchange(self, request, caller(headers, connection_of(scope)), scope, receive, send)
+        exchange = _Exchange(self, request, asker, scope, receive, send)
         await while_connected(receive, exchange.run(arrival))
 
 
@@ -95,9 +82,8 @@ class _Exchange:
         request, model = self._request, self._service.model
         with self._service.delivering():
             try:
-                answer = await self._service.start(
-                    request.conversation, request, self._caller, arrival=arrival, field="messages"
-                )
+                prompt = self._service.chat(request.conversation, "messages")
+                answer = await self._service.start(prompt, request, self._caller, arrival=arrival)
             except ApiError as error:
                 await self._respond(error_response(error))
                 return
@@ -128,40 +114,24 @@ class _Exchange:
 
     async def _stream(self, answer: Answer, builder: ChatBuilder) -> None:
         """If one choice fails, the stream ends with its error: [DONE] would call it complete."""
-        _, _, send = self._asgi
-        head = Response(headers=STREAM_HEADERS, media_type="text/event-stream")
-        del head.headers["content-length"]
-        await send({"type": "http.response.start", "status": 200, "headers": head.raw_headers})
+        scope, _, send = self._asgi
+        stream = sse.EventStream(scope, send, self._send_timeout)
+        await stream.open()
         try:
-            await self._write(b"".join(_data(builder.role(stream.choice)) for stream in answer.streams))
-            async with aclosing(read(answer.streams, self._keep_alive)) as events:
+            await stream.write(b"".join(sse.event(builder.role(each.choice)) for each in answer.streams))
+            async with aclosing(read(answer.log, idle=self._keep_alive)) as events:
                 async for news in events:
                     body = b""
-                    for choice, event in news:
+                    for _, (choice, event) in news:
                         if isinstance(event, Delta):
-                            body += _data(builder.text(choice, event))
+                            body += sse.event(builder.text(choice, event))
                         elif error := failure(event):
-                            await self._write(body + _data({"error": error.body()}), more=False)
+                            await stream.write(body + sse.event({"error": error.body()}), more=False)
                             return
                         else:
-                            body += _data(builder.finish(event))
-                    await self._write(body or b": keep-alive\n\n")
+                            body += sse.event(builder.finish(event))
+                    await stream.write(body or sse.KEEP_ALIVE)
             usage = builder.usage()
-            await self._write((_data(usage) if usage else b"") + b"data: [DONE]\n\n", more=False)
+            await stream.write((sse.event(usage) if usage else b"") + b"data: [DONE]\n\n", more=False)
         except ClientGone:
             return
-
-    async def _write(self, body: bytes, more: bool = True) -> None:
-        """Raises ClientGone when the client took nothing for too long; its connection is cut then."""
-        scope, _, send = self._asgi
-        try:
-            async with asyncio.timeout(self._send_timeout):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError as error:
-            log.warning("reader_cut", path=scope["path"], seconds=self._send_timeout)
-            transport.abort(scope)
-            raise ClientGone from error
-
-
-def _data(content: object) -> bytes:
-    return b"data: " + orjson.dumps(content) + b"\n\n"

@@ -40,6 +40,8 @@ def error_response(error: ApiError) -> Response:
     headers = {"x-should-retry": "true" if retry else "false"}
     if retry:
         headers["retry-after"] = str(error.retry_after or RETRY_AFTER_S)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
     return json_response({"error": error.body()}, error.status, headers)
 
 

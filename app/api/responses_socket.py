@@ -22,16 +22,15 @@ from starlette.types import Receive, Scope, Send
 
 from app import transport
 from app.api.http import ClientGone, check_origin, error_response
-from app.caller import caller
+from app.caller import Caller
 from app.logs import get_logger
 from app.metrics import Metrics
-from app.protocol.errors import ApiError, unavailable
+from app.protocol.errors import ApiError
 from app.protocol.responses import TERMINAL, Event, ResponseEvents
 from app.protocol.session import Abort, Begin, Effect, Limits, SocketSession, Turn, Understood, understand
 from app.protocol.session import Send as SendEvent
-from app.service import Service
+from app.responses import KeptResponse, Responses, conversation_of
 from app.settings import Settings
-from app.store import Conversation, ConversationStore
 
 log = get_logger()
 
@@ -45,47 +44,50 @@ WAITING_MESSAGES = 4
 class _Live:
     """A response on its way to the client."""
 
-    events: ResponseEvents
-    conversation: Conversation
-    """All messages up to the answer, without instructions: those are not inherited."""
+    kept: KeptResponse
     number: int = 0
     """The next event to write."""
     written: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the last event has been handed to the connection."""
 
+    @property
+    def events(self) -> ResponseEvents:
+        return self.kept.view
+
 
 class ResponsesSocket:
     """The endpoint, as an ASGI application."""
 
-    def __init__(
-        self, service: Service, store: ConversationStore, metrics: Metrics, settings: Settings
-    ) -> None:
-        self.service = service
-        self.store = store
+    def __init__(self, responses: Responses, metrics: Metrics, settings: Settings) -> None:
+        self.responses = responses
+        self.service = responses.service
         self.settings = settings
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            check_origin(Headers(scope=scope), self.settings.allowed_origins)
-            if reasons := self.service.not_ready():
-                raise unavailable(f"no new work is taken: {'; '.join(reasons)}")
+            headers = Headers(scope=scope)
+            check_origin(headers, self.settings.allowed_origins)
+            caller = self.service.callers.of_headers(headers, secrets.token_hex(8))
+            self.service.check_ready()
         except ApiError as error:
             await error_response(error)(scope, receive, send)
             return
         await receive()  # websocket.connect
         await send({"type": "websocket.accept"})
         with self._metrics.websocket_connections.track_inprogress():
-            await _Connection(self, scope, receive, send).run()
+            await _Connection(self, caller, scope, receive, send).run()
 
 
 class _Connection:
-    def __init__(self, endpoint: ResponsesSocket, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, endpoint: ResponsesSocket, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self._service = endpoint.service
-        self._store = endpoint.store
+        self._responses = endpoint.responses
         self._send_timeout = endpoint.settings.send_timeout_s
         waiting_bytes = WAITING_MESSAGES * endpoint.settings.max_message_bytes
-        self._caller = caller(Headers(scope=scope), secrets.token_hex(8))
+        self._caller = caller
         self._session = SocketSession(Limits(max_waiting_bytes=waiting_bytes))
         self._scope, self._receive, self._send = scope, receive, send
         self._errors: deque[Event] = deque()
@@ -101,7 +103,6 @@ class _Connection:
             tasks |= self._turns
             for task in tasks:
                 task.cancel()
-            self._carry_out(self._session.closed())
             for live in self._live.values():
                 live.events.stream.unlisten(self._news.set)
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -155,41 +156,18 @@ class _Connection:
                 )
                 self._carry_out(self._session.failed(turn, fault))
                 return
-            self._live[turn] = live
-            self._session.began(turn, live.events.id)
-            live.events.stream.listen(self._news.set)
-            await live.written.wait()
+            with self._responses.shelf.reading(live.kept):
+                self._live[turn] = live
+                self._session.began(turn, live.events.id)
+                live.events.stream.listen(self._news.set)
+                await live.written.wait()
 
     async def _start(self, turn: Turn, arrival: float) -> _Live:
-        request, model = turn.request, self._service.model
-        self._service.check_model(request.model)
-        conversation = self._earlier(turn.parent) + tuple(request.messages)
-        instructions = [{"role": "system", "content": request.instructions}] if request.instructions else []
-        answer = await self._service.start(
-            [*instructions, *conversation], request, self._caller, arrival=arrival, field="input"
-        )
-        return _Live(ResponseEvents(answer, request, model.name, model.vocabulary), conversation)
-
-    def _earlier(self, response_id: str | None) -> Conversation:
-        if response_id is None:
-            return ()
-        earlier = self._session.recall(response_id) or self._store.get(response_id)
-        if earlier is None:
-            raise ApiError(
-                400,
-                f"previous_response_id: got {response_id!r}, allowed: a response that has ended, "
-                "with store=true or on this connection, and not too long ago",
-                code="previous_response_not_found",
-                param="previous_response_id",
+        return _Live(
+            await self._responses.create(
+                turn.request, self._caller, arrival=arrival, recall=self._session.recall
             )
-        return earlier
-
-    def _remember(self, turn: Turn, live: _Live) -> Conversation:
-        stream = live.events.stream
-        conversation = (*live.conversation, {"role": "assistant", "content": stream.text})
-        if turn.request.stored:
-            self._store.put(live.events.id, conversation)
-        return conversation
+        )
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -224,9 +202,7 @@ class _Connection:
 
     async def _write_last(self, turn: Turn, live: _Live, event: Event) -> None:
         # Before it is written: who has read it may build on the response at once, from anywhere.
-        failed = event["type"] == "response.failed"
-        conversation = None if failed else self._remember(turn, live)
-        effects = self._session.ended(turn, conversation)
+        effects = self._session.ended(turn, conversation_of(live.kept))
         live.events.stream.unlisten(self._news.set)
         del self._live[turn]
         await self._send_event(event)

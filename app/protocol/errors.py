@@ -63,6 +63,36 @@ def model_not_found(name: str, served: str) -> ApiError:
     )
 
 
+def invalid_api_key(is_missing: bool) -> ApiError:
+    got = "no API key" if is_missing else "an API key that is not known here"
+    return ApiError(
+        401,
+        f"Authorization: got {got}, allowed: 'Bearer' and one of the keys in this server's settings",
+        code="invalid_api_key",
+        kind="authentication_error",
+    )
+
+
+def response_not_found(response_id: str, param: str = "response_id") -> ApiError:
+    """Unknown, or another key's: which of the two is nobody's business."""
+    return ApiError(
+        404,
+        f"{param}: got {shown(response_id)}, allowed: a response of yours that is running, or is kept",
+        code="response_not_found",
+        param=param,
+    )
+
+
+def response_gone(response_id: str, why: str, param: str = "response_id") -> ApiError:
+    """It was there. Told instead of a part of it."""
+    return ApiError(
+        410,
+        f"{param}: {shown(response_id)} cannot be taken up any more: {why}",
+        code="response_gone",
+        param=param,
+    )
+
+
 def unavailable(message: str) -> ApiError:
     """This server cannot serve the request, another or a later one could."""
     return ApiError(503, message, code="server_unavailable", kind="server_error")

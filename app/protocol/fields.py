@@ -5,7 +5,7 @@ Knows: names, ranges and defaults on the wire. Does not know: how a token is dra
 Defaults are OpenAI's: temperature 1, top_p 1. What OpenAI does not have is an extension under vLLM's name
 for it (`top_k`, `min_p`, `repetition_penalty`, `allowed_token_ids`, `bad_words`, `min_tokens`, `ignore_eos`,
 `stop_token_ids`, `include_stop_str_in_output`, `cache_salt`) or under ours (`priority`, `max_queue_ms`,
-`max_time_ms`). A field's description says what it allows, for error messages.
+`max_time_ms`, `on_disconnect`). A field's description says what it allows, for error messages.
 """
 
 from __future__ import annotations
@@ -96,6 +96,9 @@ class RequestFields(StrictObject):
     priority: Literal["interactive", "batch"] | None = Field(None, description="'interactive' or 'batch'")
     max_queue_ms: Milliseconds | None = Field(None, description=MILLISECONDS)
     max_time_ms: Milliseconds | None = Field(None, description=MILLISECONDS)
+    on_disconnect: Literal["cancel", "continue"] | None = Field(
+        None, description="'cancel' or 'continue': what becomes of the answer when its last reader has gone"
+    )
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] | None = Field(
         None, description=f"a string of 1 to {MAX_NAME} characters"
     )

@@ -20,7 +20,7 @@ from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
 from app.protocol.payload import StrictObject, Unsupported, parse
 from app.store import Message
-from app.streams import Answer, Delta, StreamError
+from app.streams import Answer, Cut, Delta, StreamError
 from engine.detokenizer import Vocabulary
 from engine.request import FinishedEvent, FinishReason
 from engine.sampling import MAX_LOGPROBS, SamplingParams
@@ -31,7 +31,6 @@ UNSUPPORTED: Unsupported = {
     "context_management": ([],),
     "continuation_id": (),
     "conversation": (),
-    "generate": (True,),
     "image": (),
     "max_tool_calls": (),
     "moderation": (),
@@ -118,6 +117,7 @@ class CreateResponse(RequestFields):
         description=f"an integer from 0 to {MAX_LOGPROBS}, with {LOGPROBS!r} in include",
     )
     store: bool | None = Field(None, description=SWITCH)
+    generate: bool | None = Field(None, description=SWITCH)
     metadata: Metadata | None = Field(
         None, description="an object of up to 16 strings, each up to 512 characters under a key of up to 64"
     )
@@ -126,6 +126,11 @@ class CreateResponse(RequestFields):
     def stored(self) -> bool:
         """Kept for other connections too, unless the client says no."""
         return self.store is not False
+
+    @property
+    def warms_up(self) -> bool:
+        """Nothing is to be generated: the prompt alone is computed, for the turn that will follow."""
+        return self.generate is False
 
     @property
     def with_logprobs(self) -> bool:
@@ -160,8 +165,19 @@ def parse_create(fields: dict[str, Any]) -> CreateResponse:
 
 OPENING = 4
 """Events before the first delta: created, in_progress, output_item.added, content_part.added."""
+CLOSING = 4
+"""Events after the last delta: output_text.done, content_part.done, output_item.done, the end."""
 
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+Outcome = tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]
+"""Event type, status, incomplete_details, error."""
+
+_CUTS: dict[Cut, Outcome] = {
+    Cut.CANCELLED: ("response.incomplete", "cancelled", None, None),
+    Cut.ABANDONED: ("response.incomplete", "cancelled", {"reason": "abandoned"}, None),
+    Cut.STEERED: ("response.incomplete", "incomplete", {"reason": "steered"}, None),
+}
 
 Event = dict[str, Any]
 """Ready for orjson: log probabilities in it are JSON already."""
@@ -175,10 +191,13 @@ class ResponseEvents:
     delta i, and four more close it. So any reader may ask for any number, at any time, and gets what
     every other reader got.
 
+    A response that warms up has three events: two that open it, and the end. It generates nothing.
+
     A response that the client cancelled ends with `response.incomplete` and the status "cancelled":
-    both are in the SDKs' types, and no event of that name is. One that `max_time_ms` cut short is incomplete
-    with that name as its reason. The SDKs' types do not list it, and their parsers pass it on; the reasons
-    that they list would be untrue.
+    both are in the SDKs' types, and no event of that name is. So does one that was abandoned, which is its
+    reason then; one that was steered is incomplete for that reason. One that `max_time_ms` cut short is
+    incomplete with that name as its reason. The SDKs' types do not list "abandoned" and "max_time_ms", and
+    their parsers pass them on; the reasons that they list would be untrue.
 
     Args:
         answer: with one choice.
@@ -196,6 +215,29 @@ class ResponseEvents:
         self._written: dict[int, bytes] = {}
         """Delta -> its log probabilities as JSON. The last four events repeat them all, which may be
         megabytes: each is made once."""
+        self._num_opening = 2 if request.warms_up else OPENING
+
+    @property
+    def num_events(self) -> int | None:
+        """How many there are in all; None while it is not settled."""
+        if self.stream.end is None:
+            return None
+        if self.request.warms_up:
+            return self._num_opening + 1
+        return OPENING + self.stream.num_deltas + CLOSING
+
+    @property
+    def has_failed(self) -> bool:
+        return self.stream.end is not None and self._outcome(self.stream.end)[1] == "failed"
+
+    def response(self) -> Event:
+        """The response object as it stands."""
+        if self.stream.end is not None:
+            response: Event = self._terminal(self.stream.end)["response"]
+            return response
+        begun = self.stream.num_deltas > 0
+        item = self._item("in_progress") | {"content": [_part(self.stream.text, [])]}
+        return self._response("in_progress" if begun else "queued") | {"output": [item] if begun else []}
 
     def event(self, number: int) -> Event | None:
         """Event `number`, or None if it has not happened yet.
@@ -203,8 +245,12 @@ class ResponseEvents:
         Raises:
             StreamError: there will never be such an event.
         """
-        if number < OPENING:
+        if number < self._num_opening:
             event = self._opening(number)
+        elif self.request.warms_up:
+            if self.stream.end is None:
+                return None
+            event = self._closing(number - self._num_opening + CLOSING - 1, self.stream.end)
         else:
             taken = self.stream.take(min(number - OPENING, self.stream.num_deltas))
             if taken is None:
@@ -243,22 +289,21 @@ class ResponseEvents:
     def _terminal(self, end: FinishedEvent) -> Event:
         kind, status, details, error = self._outcome(end)
         response = self._response(status) | {
-            "output": [self._final_item(end)],
+            "output": [] if self.request.warms_up else [self._final_item(end)],
             "completed_at": self.answer.created + int(end.timings.finished - end.timings.arrival),
             "incomplete_details": details,
             "error": error,
-            "usage": _usage(end),
+            "usage": _usage(end, generated=not self.request.warms_up),
         }
         return {"type": kind, "response": response}
 
-    def _outcome(self, end: FinishedEvent) -> tuple[str, str, Event | None, Event | None]:
-        """Event type, status, incomplete_details, error."""
-        if end.reason is FinishReason.ABORT and self.answer.cancelled:
-            return "response.incomplete", "cancelled", None, None
+    def _outcome(self, end: FinishedEvent) -> Outcome:
+        if end.reason is FinishReason.ABORT and self.answer.cut:
+            return _CUTS[self.answer.cut]
         if error := failure(end):
             details = {"code": error.code, "message": error.message}
             return "response.failed", "failed", None, details
-        if end.reason is FinishReason.STOP:
+        if end.reason is FinishReason.STOP or self.request.warms_up:
             return "response.completed", "completed", None, None
         reason = end.stop if end.reason is FinishReason.TIMEOUT else "max_output_tokens"
         return "response.incomplete", "incomplete", {"reason": reason}, None
@@ -341,11 +386,12 @@ def _part(text: str, logprobs: Json) -> Event:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def _usage(end: FinishedEvent) -> Event:
+def _usage(end: FinishedEvent, generated: bool) -> Event:
+    num_output_tokens = end.num_output_tokens if generated else 0
     return {
         "input_tokens": end.num_prompt_tokens,
         "input_tokens_details": {"cached_tokens": end.num_cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": end.num_output_tokens,
+        "output_tokens": num_output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": end.num_prompt_tokens + end.num_output_tokens,
+        "total_tokens": end.num_prompt_tokens + num_output_tokens,
     }

@@ -10,7 +10,7 @@ import pytest
 from app.protocol.chat import ChatBuilder, parse_chat
 from app.protocol.endings import failure
 from app.protocol.responses import ResponseEvents, parse_create
-from app.streams import Answer, Delta, StreamError
+from app.streams import Answer, Cut, Delta, StreamError
 from engine.detokenizer import Vocabulary
 from engine.request import ChosenLogprob, FinishedEvent, FinishReason, Timings, TokenLogprob
 
@@ -112,7 +112,7 @@ def test_each_end_has_its_own_last_event(
     reason: FinishReason, fields: dict[str, Any], cancelled: bool, kind: str, status: str, details: object
 ) -> None:
     answer = spoken("x", end=finished(reason, **fields))
-    answer.cancelled = cancelled
+    answer.cut = Cut.CANCELLED if cancelled else None
     last = events_of(answer)[-1]
     assert last["type"] == f"response.{kind}"
     assert last["response"]["status"] == status

@@ -76,7 +76,7 @@ FRAMES: list[tuple[str, str | bytes, int, str | None, str]] = [
         "previous_response_id",
         "previous_response_not_found",
     ),
-    ("not supported", message(generate=False), 400, "generate", "unsupported_value"),
+    ("not supported", message(tools=[1]), 400, "tools", "unsupported_value"),
 ]
 
 

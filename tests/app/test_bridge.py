@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.bridge import Bridge
 from app.metrics import Metrics
-from app.streams import Answer
+from app.streams import Answer, Cut
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.request import ContextLengthExceeded, EngineStopped, FinishReason, Request
@@ -98,13 +98,13 @@ def test_a_cancel_ends_the_answer_in_the_next_tick() -> None:
     setup.engine.tick()
     setup.loop.run()
     assert answer.ends[0].reason is FinishReason.ABORT
-    assert answer.cancelled
+    assert answer.cut is Cut.CANCELLED
     assert answer.streams[0].text == letters(1)
     run_until_idle(setup.engine)
     setup.loop.run()
     assert other.streams[0].text == letters(5)
     setup.bridge.cancel(other)  # it has ended: nothing happens
-    assert not other.cancelled
+    assert other.cut is None
 
 
 def test_an_answer_that_is_cut_was_not_cancelled_by_its_client() -> None:
@@ -114,7 +114,7 @@ def test_an_answer_that_is_cut_was_not_cancelled_by_its_client() -> None:
     setup.engine.tick()
     setup.loop.run()
     assert answer.ends[0].reason is FinishReason.ABORT
-    assert not answer.cancelled
+    assert answer.cut is None
 
 
 def test_an_answer_that_was_cancelled_before_it_began_never_begins() -> None:

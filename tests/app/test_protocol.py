@@ -177,7 +177,6 @@ CREATE = [
         "invalid_value",
         "'input_text', 'output_text'",
     ),
-    ({"generate": False}, "generate", "unsupported_value", "got false, allowed: true"),
     ({"max_output_tokens": 0}, "max_output_tokens", "out_of_range", "an integer of at least 1"),
     ({"previous_response_id": 3}, "previous_response_id", "invalid_type", "got 3"),
     ({"instructions": ["x"]}, "instructions", "invalid_type", "got a list of 1, allowed: a string"),

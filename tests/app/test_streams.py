@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.streams import MAX_DELTA_LOGPROBS, Answer, Delta, Stream, StreamError, ends, read
+from app.streams import MAX_DELTA_LOGPROBS, Answer, Delta, Log, Stream, StreamError, ends, read
 from engine.request import ChosenLogprob, FinishedEvent, FinishReason, Timings, TokenLogprob
 
 
@@ -108,7 +108,7 @@ async def test_reading_follows_the_stream_to_its_end() -> None:
     got: list[Any] = []
 
     async def follow() -> None:
-        got.extend([event async for news in read([stream]) for _, event in news])
+        got.extend([event async for news in read(Log([stream])) for _, (_, event) in news])
 
     async def wait() -> list[FinishedEvent]:
         return [end async for end in ends([stream])]
@@ -128,18 +128,22 @@ async def test_reading_follows_the_stream_to_its_end() -> None:
 
 
 async def test_several_streams_are_read_together_each_to_its_end() -> None:
-    streams = Answer("abc", 0.0, 1, n=3).streams
+    answer = Answer("abc", 0.0, 1, n=3)
+    streams = answer.streams
     assert [stream.choice for stream in streams] == [0, 1, 2]
     for stream in streams[:2]:
         stream.append("a")
     streams[0].finish(make_end(choice=0))
     streams[2].finish(make_end(choice=2))
-    news = read(streams)
-    assert await anext(news) == [(0, Delta("a")), (1, Delta("a")), (2, make_end(choice=2))]
-    assert await anext(news) == [(0, make_end(choice=0))]
+    first = [(0, Delta("a")), (1, Delta("a")), (2, make_end(choice=2)), (0, make_end(choice=0))]
+    news = read(answer.log)
+    assert await anext(news) == list(enumerate(first))
     streams[1].append("b")
     streams[1].finish(make_end(choice=1))
-    assert [each async for each in news] == [[(1, Delta("b"))], [(1, make_end(choice=1))]]
+    rest = [(1, Delta("b")), (1, make_end(choice=1))]
+    assert [each async for each in news] == [list(enumerate(rest, 4))]
+    # Whoever comes later, and wherever he begins, gets the same.
+    assert [each async for each in read(answer.log, 2)] == [list(enumerate(first + rest))[2:]]
     assert [end.choice async for end in ends(streams)] == [0, 1, 2]
 
 
@@ -167,10 +171,10 @@ async def test_a_reader_that_leaves_is_not_woken_any_more() -> None:
 
 async def test_silence_is_told_to_a_reader_that_asks_for_it() -> None:
     stream = make_stream()
-    events = read([stream], idle=0)
+    events = read(Log([stream]), idle=0)
     assert await anext(events) == []
     stream.append("a")
-    assert await anext(events) == [(0, Delta("a"))]
+    assert await anext(events) == [(0, (0, Delta("a")))]
     await events.aclose()
 
 
