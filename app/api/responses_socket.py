@@ -3,9 +3,8 @@
 Knows: one socket's tasks and what it may keep in memory. Does not know: what messages mean (the session
 does), what events look like, how answers come about.
 
-Two tasks live as long as the socket. The reader always reads: a socket whose messages wait unread shows
-neither pongs nor the client's going. The writer serves all lanes in turn, one event each, and is the only
-one that writes; while it waits for a slow client, the streams merge what comes.
+Two tasks live as long as the socket. One always reads: a socket whose messages wait unread shows neither
+pongs nor the client's going. The other one delivers.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from app import transport
-from app.api.http import ClientGone, check_origin, error_response
+from app.api.http import check_origin, error_response
 from app.caller import Caller
+from app.delivery import Delivery
 from app.logs import get_logger
 from app.metrics import Metrics
 from app.protocol.errors import ApiError
-from app.protocol.responses import TERMINAL, Event, ResponseEvents
 from app.protocol.session import Abort, Begin, Effect, Limits, SocketSession, Turn, Understood, understand
 from app.protocol.session import Send as SendEvent
 from app.responses import KeptResponse, Responses, conversation_of
@@ -34,25 +31,39 @@ from app.settings import Settings
 
 log = get_logger()
 
-MAX_UNSENT_ERRORS = 256
-"""A client that makes this many errors and reads none of them is not worth talking to."""
 WAITING_MESSAGES = 4
 """How many messages of the largest size may wait for their turn."""
 
 
-@dataclass(slots=True)
-class _Live:
-    """A response on its way to the client."""
+class _Reading:
+    """A response on its way to the client: a source of frames."""
 
-    kept: KeptResponse
-    number: int = 0
-    """The next event to write."""
-    written: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the last event has been handed to the connection."""
+    def __init__(self, kept: KeptResponse, lane: str | None, ended: Callable[[], None]) -> None:
+        self.kept = kept
+        self._lane = lane
+        self._ended = ended
+        self._number = 0
+        self.written = asyncio.Event()
+        """Set when the last event has been handed to the connection."""
 
     @property
-    def events(self) -> ResponseEvents:
-        return self.kept.view
+    def is_over(self) -> bool:
+        return self._number == self.kept.view.num_events
+
+    def next_frame(self) -> bytes | None:
+        event = self.kept.view.event(self._number)
+        if event is None:
+            return None
+        self._number += 1
+        if self._lane is not None:
+            event["stream_id"] = self._lane
+        if self.is_over:
+            # Before it is written: who has read it may build on the response at once, from anywhere.
+            self._ended()
+        return orjson.dumps(event)
+
+    def delivered(self) -> None:
+        self.written.set()
 
 
 class ResponsesSocket:
@@ -85,31 +96,25 @@ class _Connection:
     ) -> None:
         self._service = endpoint.service
         self._responses = endpoint.responses
-        self._send_timeout = endpoint.settings.send_timeout_s
         waiting_bytes = WAITING_MESSAGES * endpoint.settings.max_message_bytes
         self._caller = caller
         self._session = SocketSession(Limits(max_waiting_bytes=waiting_bytes))
-        self._scope, self._receive, self._send = scope, receive, send
-        self._errors: deque[Event] = deque()
-        self._live: dict[Turn, _Live] = {}
+        self._receive = receive
+        self._delivery = Delivery(scope, send, endpoint.settings.send_timeout_s)
+        self._readings: dict[Turn, _Reading] = {}
         self._turns: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Event()
 
     async def run(self) -> None:
-        tasks = {asyncio.create_task(self._read()), asyncio.create_task(self._write())}
+        tasks = {asyncio.create_task(self._read()), asyncio.create_task(self._delivery.run())}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             tasks |= self._turns
             for task in tasks:
                 task.cancel()
-            for live in self._live.values():
-                live.events.stream.unlisten(self._news.set)
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()  # a fault of ours must be seen
-
-    # -- reading ----------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         """Ends when the client is gone."""
@@ -120,9 +125,6 @@ class _Connection:
             else:
                 effects = self._session.take(await self._understand(text))
             self._carry_out(effects)
-            if len(self._errors) > MAX_UNSENT_ERRORS:
-                self._cut("unread errors")
-                return
 
     async def _understand(self, text: str) -> Understood:
         return await self._service.json.do(len(text), lambda: understand(text))
@@ -131,21 +133,20 @@ class _Connection:
         for effect in effects:
             match effect:
                 case SendEvent(event):
-                    self._errors.append(event)
-                    self._news.set()
+                    self._delivery.put(orjson.dumps(event))
                 case Begin(turn):
-                    task = asyncio.create_task(self._begin(turn, time.monotonic()))
+                    task = asyncio.create_task(self._run_turn(turn, time.monotonic()))
                     self._turns.add(task)
                     task.add_done_callback(self._turns.discard)
                 case Abort(turn):
-                    self._service.bridge.cancel(self._live[turn].events.answer)
+                    self._service.bridge.cancel(self._readings[turn].kept.answer)
 
-    # -- a turn -----------------------------------------------------------------------------------------
-
-    async def _begin(self, turn: Turn, arrival: float) -> None:
+    async def _run_turn(self, turn: Turn, arrival: float) -> None:
         with self._service.delivering():
             try:
-                live = await self._start(turn, arrival)
+                kept = await self._responses.create(
+                    turn.request, self._caller, arrival=arrival, recall=self._session.recall
+                )
             except ApiError as error:
                 self._carry_out(self._session.failed(turn, error))
                 return
@@ -156,73 +157,18 @@ class _Connection:
                 )
                 self._carry_out(self._session.failed(turn, fault))
                 return
-            with self._responses.shelf.reading(live.kept):
-                self._live[turn] = live
-                self._session.began(turn, live.events.id)
-                live.events.stream.listen(self._news.set)
-                await live.written.wait()
+            reading = self._readings[turn] = _Reading(kept, turn.lane, lambda: self._end_turn(turn))
+            self._session.began(turn, kept.id)
+            stream = kept.view.stream
+            with self._responses.shelf.reading(kept):
+                stream.listen(self._delivery.wake)
+                self._delivery.add(reading)
+                try:
+                    await reading.written.wait()
+                finally:
+                    self._delivery.remove(reading)
+                    stream.unlisten(self._delivery.wake)
 
-    async def _start(self, turn: Turn, arrival: float) -> _Live:
-        return _Live(
-            await self._responses.create(
-                turn.request, self._caller, arrival=arrival, recall=self._session.recall
-            )
-        )
-
-    # -- writing ----------------------------------------------------------------------------------------
-
-    async def _write(self) -> None:
-        """Ends when the client took nothing for too long, or is gone."""
-        try:
-            while True:
-                self._news.clear()
-                if not await self._write_round():
-                    await self._news.wait()
-        except ClientGone:
-            return
-
-    async def _write_round(self) -> bool:
-        """One event of each lane that has one. False: there was nothing to write."""
-        wrote = bool(self._errors)
-        while self._errors:
-            await self._send_event(self._errors.popleft())
-        for turn, live in list(self._live.items()):
-            event = live.events.event(live.number)
-            if event is None:
-                continue
-            wrote = True
-            live.number += 1
-            if turn.lane is not None:
-                event["stream_id"] = turn.lane
-            if event["type"] in TERMINAL:
-                await self._write_last(turn, live, event)
-            else:
-                await self._send_event(event)
-        return wrote
-
-    async def _write_last(self, turn: Turn, live: _Live, event: Event) -> None:
-        # Before it is written: who has read it may build on the response at once, from anywhere.
-        effects = self._session.ended(turn, conversation_of(live.kept))
-        live.events.stream.unlisten(self._news.set)
-        del self._live[turn]
-        await self._send_event(event)
-        live.written.set()
-        self._carry_out(effects)
-
-    async def _send_event(self, event: Event) -> None:
-        """Raises ClientGone."""
-        text = orjson.dumps(event).decode()
-        try:
-            async with asyncio.timeout(self._send_timeout):
-                await self._send({"type": "websocket.send", "text": text})
-        except TimeoutError as error:
-            self._cut(f"it took nothing for {self._send_timeout} s")
-            raise ClientGone from error
-        except (OSError, RuntimeError) as error:
-            # OSError: the connection broke. RuntimeError: it was closed under us, by a violation of the
-            # protocol or a missing pong. Either way the reader is told as well.
-            raise ClientGone from error
-
-    def _cut(self, why: str) -> None:
-        log.warning("reader_cut", path=self._scope["path"], why=why)
-        transport.abort(self._scope)
+    def _end_turn(self, turn: Turn) -> None:
+        reading = self._readings.pop(turn)
+        self._carry_out(self._session.ended(turn, conversation_of(reading.kept)))

@@ -71,17 +71,21 @@ def test_every_setting_has_a_flag_that_is_obeyed(capsys):
         "record": "/r", "chaos_preempt_every": "13", "chaos_slow_tick_ms": "14.5", "cache_dir": "/c",
         "max_message_bytes": "2048", "log_level": "debug",
         "allowed_origins": "https://a.example,https://b.example", "send_timeout_s": "7.5",
-        "shutdown_timeout_s": "8",
+        "shutdown_timeout_s": "8", "api_keys": "k1,k2", "on_disconnect": "continue",
+        "resume_grace_s": "9", "handshake_timeout_s": "10.5",
     }  # fmt: skip
     assert set(given) == set(Settings.model_fields)
     assert (
         main(["serve", "--print-config", *(part for name in given for part in (flag(name), given[name]))])
         == 0
     )
-    printed = tomllib.loads(capsys.readouterr().out)
+    text = capsys.readouterr().out
+    assert "k1" not in text, "a secret is not printed"
+    printed = tomllib.loads(text)
     expected = Settings.model_validate_strings(given)
+    assert expected.api_keys == ("k1", "k2")
     assert printed == {
-        **expected.model_dump(),
+        **expected.model_dump(exclude={"api_keys"}),
         "cache_dir": "/c",
         "record": "/r",
         "allowed_origins": list(expected.allowed_origins),
