@@ -2,75 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
-import sys
-import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from tests.app.harness import expected, said
+from tests.clients.environments import environment
+from tests.clients.serving import ServerProcess, run_script, serving
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = ROOT / ".venvs" / "openai"
-REQUIREMENT = "openai[realtime]>=3.57"
+SCRIPT = "openai_sdk.py"
 
 
 @pytest.fixture(scope="session")
 def sdk() -> Path:
-    """A Python that has the SDK; made on first use and kept."""
-    python, complete = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "complete"
-    if not complete.is_file() or complete.read_text() != REQUIREMENT:
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT], check=True, timeout=600)
-        complete.write_text(REQUIREMENT)
-    return python
-
-
-class ServerProcess:
-    def __init__(self, **options: Any) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.clients.fake_server", json.dumps(options)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.port: int = self.line()["port"]
-        self.base_url = f"http://127.0.0.1:{self.port}/v1"
-
-    def line(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return line
-
-    def metrics(self) -> dict[str, float]:
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=20) as response:
-            lines = response.read().decode().splitlines()
-        samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(timeout=30)
-        finally:
-            self.process.kill()
-            self.process.wait()
-
-
-@contextmanager
-def serving(**options: Any) -> Iterator[ServerProcess]:
-    server = ServerProcess(**options)
-    try:
-        yield server
-    finally:
-        server.stop()
+    return environment("openai", ["openai[realtime]>=3.57"])
 
 
 @pytest.fixture
@@ -80,13 +29,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def run(sdk: Path, server: ServerProcess, scenario: str) -> dict[str, Any]:
-    script = Path(__file__).with_name("openai_sdk.py")
-    done = subprocess.run(
-        [sdk, script, server.base_url, scenario], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return run_script(sdk, SCRIPT, server.base_url, scenario)
 
 
 def test_chat_completions(sdk: Path, server: ServerProcess) -> None:
@@ -186,7 +129,7 @@ def test_the_sdk_s_session_of_lanes(sdk: Path, server: ServerProcess) -> None:
 def test_a_client_killed_in_the_middle_is_aborted_within_a_tick(
     sdk: Path, server: ServerProcess, scenario: str
 ) -> None:
-    script = Path(__file__).with_name("openai_sdk.py")
+    script = Path(__file__).with_name(SCRIPT)
     client = subprocess.Popen(
         [sdk, script, server.base_url, scenario], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE
     )
@@ -207,7 +150,7 @@ def test_a_client_killed_in_the_middle_is_aborted_within_a_tick(
 def test_sigterm_ends_the_process_well_and_sigint_too(sdk: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         server = ServerProcess()
-        script = Path(__file__).with_name("openai_sdk.py")
+        script = Path(__file__).with_name(SCRIPT)
         client = subprocess.Popen(
             [sdk, script, server.base_url, "vanish"],
             stdout=subprocess.PIPE,
