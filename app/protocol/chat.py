@@ -51,8 +51,9 @@ class TextPart(StrictObject):
     text: str
 
 
+Parts = Annotated[list[TextPart], Field(min_length=1)]
 Content = Annotated[
-    list[TextPart], BeforeValidator(lambda value: parts_of(value, "text")), Field(min_length=1)
+    Parts, BeforeValidator(lambda value: parts_of(value, "text"), json_schema_input_type=str | Parts)
 ]
 
 NEUTRAL_IN_MESSAGES = {"annotations", "audio", "function_call", "name", "refusal", "tool_calls"}

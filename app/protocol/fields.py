@@ -14,7 +14,7 @@ import re
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from app.protocol.errors import from_value_error
@@ -42,10 +42,13 @@ def _token_id(key: str) -> str:
 
 
 ShortString = Annotated[str, Field(min_length=1, max_length=MAX_STRING)]
-Stops = Annotated[list[ShortString], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)]
+StopList = Annotated[list[ShortString], Field(max_length=MAX_STOPS)]
+Stops = Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=ShortString | StopList)]
 TokenCount = Annotated[int, Field(ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenIdAsKey = Annotated[str, AfterValidator(_token_id)]
+TokenIdAsKey = Annotated[
+    str, AfterValidator(_token_id), WithJsonSchema({"type": "string", "pattern": f"^({_TOKEN_ID.pattern})$"})
+]
 LogitBias = Annotated[
     dict[TokenIdAsKey, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASED)
 ]

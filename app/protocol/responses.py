@@ -65,8 +65,9 @@ class OutputText(StrictObject):
 
 
 Part = Annotated[InputText | OutputText, Field(discriminator="type")]
+Parts = Annotated[list[Part], Field(min_length=1)]
 Content = Annotated[
-    list[Part], BeforeValidator(lambda value: parts_of(value, "input_text")), Field(min_length=1)
+    Parts, BeforeValidator(lambda value: parts_of(value, "input_text"), json_schema_input_type=str | Parts)
 ]
 
 
@@ -91,6 +92,11 @@ def _as_messages(value: object) -> object:
     return value
 
 
+Messages = Annotated[list[InputMessage], Field(min_length=1)]
+Input = Annotated[
+    Messages,
+    BeforeValidator(_as_messages, json_schema_input_type=Annotated[str, Field(min_length=1)] | Messages),
+]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
@@ -101,9 +107,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 class CreateResponse(RequestFields):
     model: str | None = Field(None, description="the name of the served model, or nothing")
-    input: Annotated[list[InputMessage], BeforeValidator(_as_messages)] = Field(
-        min_length=1, description="a non-empty string or a non-empty list of messages"
-    )
+    input: Input = Field(description="a non-empty string or a non-empty list of messages")
     instructions: str | None = Field(None, description="a string")
     previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
     max_output_tokens: TokenCount | None = Field(None, description=COUNT)
