@@ -27,7 +27,7 @@ from starlette.routing import Route, WebSocketRoute
 from app.api.chat import ChatCompletions
 from app.api.debug import debug_routes
 from app.api.health import health_routes
-from app.api.http import RequestIds, on_fault, on_http_exception
+from app.api.http import EXPOSED, RequestIds, on_fault, on_http_exception
 from app.api.models import model_routes
 from app.api.page import page_routes
 from app.api.responses_socket import ResponsesSocket
@@ -117,7 +117,7 @@ def _cors(settings: Settings) -> list[Middleware]:
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=EXPOSED,
         )
     ]
 

@@ -27,7 +27,7 @@ from engine.detokenizer import Vocabulary
 from engine.intake import Intake
 from engine.ledger import MemoryOverTicks, MemoryTruth
 from engine.lifecycle import Lifecycle
-from engine.places import QueuePlaces
+from engine.places import QueuePlaces, Room
 from engine.prefix import PrefixHasher
 from engine.recorder import Stages, TickRecord, TickRecorder
 from engine.request import (
@@ -115,8 +115,9 @@ _Command = _Add | _Fork | _Abort | _Inspect
 class Engine:
     """Runs requests in company.
 
-    `submit`, `fork`, `abort`, `stats`, `inspect`, `start` and `shutdown` may be called from any thread.
-    `tick` belongs to the engine thread; without `start`, the caller is that thread and drives tick by tick.
+    `submit`, `fork`, `abort`, `room`, `stats`, `inspect`, `start` and `shutdown` may be called from any
+    thread. `tick` belongs to the engine thread; without `start`, the caller is that thread and drives tick by
+    tick.
 
     Args:
         publish: is given the events of a tick, in order, once per tick and from the engine thread.
@@ -229,6 +230,10 @@ class Engine:
             self._thread.join()
         else:
             self._end_all(FinishReason.ABORT, None)
+
+    def room(self, session: str) -> Room:
+        """What `session` may still have of the queue."""
+        return self._places.room(session, self._clock())
 
     def stats(self) -> EngineStats:
         scheduler = self.scheduler

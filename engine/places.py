@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from typing import NamedTuple
 
 from engine.request import QueueFull
 
@@ -17,6 +18,17 @@ _REMEMBERED = 64
 _UNKNOWN_RATE_S = 1.0
 """Seconds to wait where nothing was measured yet: the queue has just filled for the first time."""
 _LONGEST_WAIT_S = 600.0
+
+
+class Room(NamedTuple):
+    """What one session may still have of the queue."""
+
+    limit: int
+    """Places that it may take at most."""
+    left: int
+    """Of these, those that it could take now."""
+    free_in: float
+    """Seconds in which, at the rate of the recent past, the places that it has now will be free again."""
 
 
 class QueuePlaces:
@@ -44,6 +56,14 @@ class QueuePlaces:
         """Places by session."""
         with self._lock:
             return dict(self._taken)
+
+    def room(self, session: str, now: float) -> Room:
+        with self._lock:
+            mine = self._taken.get(session, 0)
+            limit = min(self._places, self._per_session)
+            left = max(0, min(limit - mine, self._places - self._num_taken))
+            before = min(mine * len(self._taken), self._num_taken)  # the others get their turns in between
+            return Room(limit, left, self._wait_for(before, now) if mine else 0.0)
 
     def take(self, session: str, count: int, now: float) -> None:
         """Takes `count` places, or none.

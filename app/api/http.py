@@ -6,8 +6,10 @@ Knows: ASGI, the OpenAI SDKs' headers. Does not know: any endpoint's format.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import secrets
+import time
 from collections.abc import Coroutine, Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +22,23 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.protocol.errors import ApiError
+from engine.places import Room
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-RETRY_AFTER_S = 5
+RETRY_AFTER_S = 5.0
 """Where nobody knows better."""
+
+EXPOSED = (
+    "x-request-id",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-should-retry",
+    "retry-after",
+    "retry-after-ms",
+    "openai-processing-ms",
+)
+"""Headers that pages of other sites, where they are allowed, may read."""
 
 
 class ClientGone(Exception):
@@ -39,10 +54,33 @@ def error_response(error: ApiError) -> Response:
     retry = error.status == 503 or error.retry_after is not None
     headers = {"x-should-retry": "true" if retry else "false"}
     if retry:
-        headers["retry-after"] = str(error.retry_after or RETRY_AFTER_S)
+        seconds = error.retry_after or RETRY_AFTER_S
+        # The first for everyone, the second for the SDKs, which prefer it.
+        headers["retry-after"] = str(math.ceil(seconds))
+        headers["retry-after-ms"] = str(math.ceil(seconds * 1000))
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return json_response({"error": error.body()}, error.status, headers)
+
+
+def rate_headers(room: Room) -> dict[str, str]:
+    """Of a response to a request that takes a place in the queue: how many requests of its session may wait
+    at once, how many more it could send now, and when those that wait will have their turn. `room` is the
+    engine's answer for the session, read when the response begins."""
+    return {
+        "x-ratelimit-limit-requests": str(room.limit),
+        "x-ratelimit-remaining-requests": str(room.left),
+        "x-ratelimit-reset-requests": _duration(room.free_in),
+    }
+
+
+def _duration(seconds: float) -> str:
+    """As in the OpenAI API: "0s", "20ms", "1.5s", "6m0s". Rounded up to milliseconds."""
+    ms = math.ceil(seconds * 1000)
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    minutes, ms = divmod(ms, 60_000)
+    return f"{minutes}m{ms / 1000:g}s" if minutes else f"{ms / 1000:g}s"
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -136,7 +174,8 @@ def check_origin(headers: Headers, allowed: Iterable[str]) -> None:
 
 
 class RequestIds:
-    """Gives every HTTP response an x-request-id: the client's own if it is a sane one, else a new one."""
+    """Gives every HTTP response an x-request-id, the client's own if it is a sane one, else a new one, and
+    says how long it took to begin."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -145,12 +184,15 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began = time.monotonic()
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers["openai-processing-ms"] = str(round((time.monotonic() - began) * 1000))
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from engine.request import QueueFull
 
+_SHORTEST_WAIT_S = 0.001
 SHOWN = 60
 """Characters of a client's value that an error repeats."""
 
@@ -27,7 +28,7 @@ class ApiError(Exception):
         code: for programs.
         param: dotted path of the field at fault, if one is.
         kind: the object's `type`.
-        retry_after: seconds after which the same request is worth another try, if that is known.
+        retry_after: seconds, above 0, after which the same request is worth another try, if that is known.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class ApiError(Exception):
         code: str,
         param: str | None = None,
         kind: str = "invalid_request_error",
-        retry_after: int | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -51,7 +52,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The error object, without the envelope that differs between HTTP and sockets."""
         body = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return body if self.retry_after is None else body | {"retry_after": self.retry_after}
+        return body if self.retry_after is None else body | {"retry_after": math.ceil(self.retry_after)}
 
 
 def model_not_found(name: str, served: str) -> ApiError:
@@ -100,8 +101,8 @@ def unavailable(message: str) -> ApiError:
 
 def queue_full(full: QueueFull) -> ApiError:
     """The limit of one client is 429, as in the OpenAI API; that of the whole server is 503."""
-    seconds = max(1, math.ceil(full.retry_after))
-    message = f"{full}; there will be a place in about {seconds} s"
+    seconds = max(full.retry_after, _SHORTEST_WAIT_S)
+    message = f"{full}; there will be a place in about {math.ceil(seconds)} s"
     if full.of_session:
         return ApiError(
             429, message, code="rate_limit_exceeded", kind="rate_limit_error", retry_after=seconds
