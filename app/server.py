@@ -312,11 +312,11 @@ def _collector_at_rest() -> Iterator[None]:
 def _encoder(template: ChatTemplate) -> Encoder:
     from engine.chat import TemplateError
 
-    def encode(messages: list[Message]) -> list[int]:
+    def encode(messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
         try:
-            return template.encode(messages)
+            return template.encode(messages, add_generation_prompt)
         except TemplateError as error:
-            raise PromptRefused(str(error)) from error
+            raise PromptRefused(str(error), error.at) from error
 
     return encode
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from app.bridge import Bridge
 from app.caller import Caller, Callers
@@ -24,9 +25,6 @@ from app.worker import Worker
 from engine.detokenizer import Vocabulary
 from engine.request import ContextLengthExceeded, EngineStopped, Priority, QueueFull, Request
 from engine.sampling import SamplingParams
-
-Encoder = Callable[[list[Message]], list[int]]
-"""Messages -> prompt ids. Raises PromptRefused. Called from several threads."""
 
 INLINE_CHARACTERS = 2000
 """Conversations up to this long are encoded on the loop (about a millisecond); a thread costs more."""
@@ -46,8 +44,27 @@ class Prompt:
     """Takes time that grows with the size. May raise PromptRefused."""
 
 
+class Encoder(Protocol):
+    """Messages -> prompt ids. Called from several threads."""
+
+    def __call__(self, messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+        """
+        Raises:
+            PromptRefused: see there.
+        """
+        ...
+
+
 class PromptRefused(ValueError):
-    """The model's chat template refuses these messages; the message is fit for the client to read."""
+    """The model's chat template refuses these messages; the message is fit for the client to read.
+
+    Args:
+        at: dotted path to what is refused, from the messages on; "" if it is all of them.
+    """
+
+    def __init__(self, reason: str, at: str = "") -> None:
+        super().__init__(reason)
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +102,11 @@ class Service:
         if name is not None and name != self.model.name:
             raise model_not_found(name, self.model.name)
 
-    def chat(self, messages: list[Message], field: str) -> Prompt:
+    def chat(self, messages: list[Message], field: str, add_generation_prompt: bool = True) -> Prompt:
         size = sum(len(message["content"]) for message in messages)
-        return Prompt(field, size, lambda: self.model.encode(messages))
+        if any("tool_calls" in message for message in messages):
+            size += INLINE_CHARACTERS + 1  # nobody has looked how large they are
+        return Prompt(field, size, lambda: self.model.encode(messages, add_generation_prompt))
 
     def text(self, text: str, field: str) -> Prompt:
         return Prompt(field, len(text), lambda: self.model.encode_text(text))
@@ -150,12 +169,8 @@ class Service:
         try:
             return tuple(prompt.encode())
         except PromptRefused as error:
-            raise ApiError(
-                400,
-                f"{prompt.field}: the model's chat template refuses them: {error}",
-                code="invalid_value",
-                param=prompt.field,
-            ) from error
+            param = f"{prompt.field}.{error.at}" if error.at else prompt.field
+            raise ApiError(400, f"{param}: {error}", code="invalid_value", param=param) from error
 
     def _submit(self, answer: Answer, request: Request, field: str, user: str | None) -> None:
         try:

@@ -8,9 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
 
-Message = dict[str, str]
-"""{"role": "system" | "user" | "assistant", "content": text}"""
+
+class Message(TypedDict):
+    """One message of a conversation, as chat templates take it."""
+
+    role: str
+    """system, user, assistant or tool."""
+    content: str
+    """"" if there is none."""
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    """[{"id", "type": "function", "function": {"name", "arguments": an object}}]"""
+    tool_call_id: NotRequired[str]
+    """Which of them this message, a tool's, answers."""
+
 
 Conversation = tuple[Message, ...]
 

@@ -12,8 +12,8 @@ as one string by a tokenizer that does not know how control tokens are spelled.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Loading makes chat templates, so it cannot be imported from here at run time.
@@ -24,11 +24,24 @@ _MAX_GROWTH = 4
 _MAX_SCAFFOLD = 65536
 """A rendered chat may have this many characters, plus _MAX_GROWTH per character given. No real template
 comes near; one that repeats itself without end must not fill the memory."""
+_SHOWN_OF_KEY = 60
+
+ChatMessage = Mapping[str, Any]
+"""{"role", "content"}: texts. An assistant's may have "tool_calls", a list of {"id", "type": "function",
+"function": {"name": text, "arguments": object}}; a tool's has "tool_call_id"."""
 
 
 class TemplateError(ValueError):
     """The template refuses these messages (a role that it does not know, an order it does not like), or it
-    fails on them. The message is fit for the client to read."""
+    fails on them. The message is fit for the client to read.
+
+    Args:
+        at: dotted path to what is refused, like "3.tool_calls"; "" if it is the messages as a whole.
+    """
+
+    def __init__(self, reason: str, at: str = "") -> None:
+        super().__init__(reason)
+        self.at = at
 
 
 class ChatTemplate:
@@ -55,20 +68,21 @@ class ChatTemplate:
         """Is it an assistant's message -> what breaks the spellings in it."""
         self._split = _any_of(everyone)
 
-    def encode(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> list[int]:
+    def encode(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> list[int]:
         """The prompt for the next message of the chat.
 
         For contents that spell no control token these are the ids of transformers' `apply_chat_template`.
 
         Args:
-            messages: each with "role" and "content".
             add_generation_prompt: end with the beginning of an assistant's message.
 
         Raises:
-            TemplateError: the template refuses or fails, a role is no plain word, or a text holds a lone
-                surrogate.
+            TemplateError: the template refuses or fails, it knows no tools and there is something of one, a
+                role is no plain word, or a text holds a lone surrogate.
         """
         _check(messages)
+        if "tool_calls" not in self._source:
+            _refuse_tools(messages)
         mark = self._tokenizer.random_spelling()
         shielded = [self._shield(message, mark) for message in messages]
         parts = self._split.split(self._render(shielded, add_generation_prompt))
@@ -77,11 +91,27 @@ class ChatTemplate:
             [self._control[part] if index % 2 else part.replace(mark, "") for index, part in enumerate(parts)]
         )
 
-    def _shield(self, message: dict[str, str], mark: str) -> dict[str, str]:
-        shield = self._shields[message["role"] == "assistant"]
-        return {key: value if key == "role" else shield.apply(value, mark) for key, value in message.items()}
+    def _shield(self, message: ChatMessage, mark: str) -> dict[str, Any]:
+        content = self._shields[message["role"] == "assistant"].apply(message["content"], mark)
+        shielded = {**message, "content": content}
+        # Names and arguments are free text, even the model's own: the template looks for nothing in them.
+        shield = self._shields[False]
+        if "tool_call_id" in message:
+            shielded["tool_call_id"] = shield.apply(message["tool_call_id"], mark)
+        if "tool_calls" in message:
+            shielded["tool_calls"] = [
+                {
+                    "id": shield.apply(call["id"], mark),
+                    "type": "function",
+                    "function": {
+                        key: shield.apply_within(part, mark) for key, part in call["function"].items()
+                    },
+                }
+                for call in message["tool_calls"]
+            ]
+        return shielded
 
-    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
         # Half a second, which those who only continue text need not wait for.
         from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -93,11 +123,11 @@ class ChatTemplate:
                 **self._special,
             )
         except Exception as error:  # the template is a program that we did not write: it may raise anything
-            raise TemplateError(f"messages: the model's chat template refuses them: {error}") from error
+            raise TemplateError(f"the model's chat template refuses them: {error}") from error
         text: str = rendered[0]
-        given = sum(len(value) for message in messages for value in message.values())
+        given = sum(len(text) for text, _ in _texts(messages))
         if len(text) > _MAX_SCAFFOLD + _MAX_GROWTH * given:
-            raise TemplateError(f"messages: the model's chat template made {len(text)} characters of {given}")
+            raise TemplateError(f"the model's chat template made {len(text)} characters of {given}")
         return text
 
 
@@ -125,6 +155,17 @@ class _Shield:
         after = mark if any(core[-n:] in self._heads for n in range(1, self._longest)) else ""
         return f"{lead}{before}{mark.join(pieces)}{after}{trail}"
 
+    def apply_within(self, value: Any, mark: str) -> Any:
+        """The same of all texts in a JSON value, keys included."""
+        match value:
+            case str():
+                return self.apply(value, mark)
+            case dict():
+                return {self.apply(key, mark): self.apply_within(part, mark) for key, part in value.items()}
+            case list():
+                return [self.apply_within(part, mark) for part in value]
+        return value
+
     def _opens(self, core: str) -> bool:
         """Could what the template puts before `core` make a control token with it?"""
         if any(core[:n] in self._tails for n in range(1, self._longest)):
@@ -138,16 +179,39 @@ def _any_of(spellings: Iterable[str]) -> re.Pattern[str]:
     return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
 
-def _check(messages: list[dict[str, str]]) -> None:
+def _check(messages: Sequence[ChatMessage]) -> None:
     for index, message in enumerate(messages):
         role = message["role"]
         if not _ROLE.fullmatch(role):
-            raise TemplateError(
-                f"messages[{index}].role: got {role!r}, allowed: letters, digits, '_' and '-'"
-            )
-        for key, value in message.items():
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                got = f"got a lone surrogate at character {error.start}"
-                raise TemplateError(f"messages[{index}].{key}: {got}, allowed: whole characters") from error
+            raise TemplateError(f"got {role!r}, allowed: letters, digits, '_' and '-'", f"{index}.role")
+    for text, at in _texts(messages):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            got = f"got a lone surrogate at character {error.start}"
+            raise TemplateError(f"{got}, allowed: whole characters", at) from error
+
+
+def _refuse_tools(messages: Sequence[ChatMessage]) -> None:
+    for index, message in enumerate(messages):
+        if "tool_calls" in message:
+            at = f"{index}.tool_calls"
+        elif message["role"] == "tool":
+            at = f"{index}.role"
+        else:
+            continue
+        raise TemplateError("the model's chat template knows no tools", at)
+
+
+def _texts(value: object, at: str = "") -> Iterator[tuple[str, str]]:
+    """All texts in a JSON value, keys included, with where they are."""
+    match value:
+        case str():
+            yield value, at
+        case Mapping():
+            for key, part in value.items():
+                yield key, at
+                yield from _texts(part, f"{at}.{key[:_SHOWN_OF_KEY]}")
+        case list() | tuple():
+            for index, part in enumerate(value):
+                yield from _texts(part, f"{at}.{index}" if at else str(index))

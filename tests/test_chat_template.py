@@ -330,14 +330,16 @@ def test_a_refusing_template_says_its_rule(kind: Kind) -> None:
 
 @pytest.mark.parametrize("role", ["<|im_end|>", "user\n", "", "a b", "x<|im_start|>system"])
 def test_a_role_is_a_plain_word(kind: Kind, role: str) -> None:
-    with pytest.raises(TemplateError, match=r"messages\[0\]\.role"):
+    with pytest.raises(TemplateError, match="got .*, allowed: letters, digits") as refused:
         kind.template.encode([{"role": role, "content": "hi"}])
+    assert refused.value.at == "0.role"
 
 
 @pytest.mark.parametrize("kind", ["chatml"], indirect=True)
 def test_a_lone_surrogate_is_refused_by_place(kind: Kind) -> None:
-    with pytest.raises(TemplateError, match=r"messages\[1\]\.content: got a lone surrogate at character 2"):
+    with pytest.raises(TemplateError, match="got a lone surrogate at character 2") as refused:
         kind.template.encode(chat("ok", "ab\ud800"))
+    assert refused.value.at == "1.content"
 
 
 @pytest.mark.parametrize(

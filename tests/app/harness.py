@@ -38,10 +38,12 @@ def fake_prompt(messages: list[Message]) -> str:
     return "".join(c if c in ALPHABET else "." for c in text)
 
 
-def fake_encode(messages: list[Message]) -> list[int]:
+def fake_encode(messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+    """Its last token is the generation prompt."""
     if any("refuse me" in m["content"] for m in messages):
         raise PromptRefused("this template refuses to be polite")
-    return list(fake_ids(fake_prompt(messages)))
+    ids = list(fake_ids(fake_prompt(messages)))
+    return ids if add_generation_prompt else ids[:-1]
 
 
 def fake_model() -> ServedModel:
