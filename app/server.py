@@ -31,6 +31,7 @@ from app.api.http import EXPOSED, RequestIds, on_fault, on_http_exception
 from app.api.models import model_routes
 from app.api.page import page_routes
 from app.api.responses_socket import ResponsesSocket
+from app.api.spec import spec_routes
 from app.bridge import Bridge
 from app.caller import Callers
 from app.journal import JournalWriter
@@ -98,6 +99,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
             *model_routes(service),
             *health_routes(service, metrics),
             *debug_routes(service),
+            *spec_routes(),
             *page_routes(),
         ],
         middleware=[Middleware(RequestIds), *_cors(settings)],

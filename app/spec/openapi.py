@@ -1,0 +1,142 @@
+"""The HTTP endpoints as an OpenAPI 3.1 document.
+
+Knows: paths, parameters, which request gets which answers. Does not know: how any of it is served.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app import __version__
+from app.protocol import chat, responses
+from app.spec.answers import CHAT, ERRORS, LOGPROBS, MODELS, RESPONSES, component, response_events
+from app.spec.shapes import TEXT, Schema, any_of, ref, request_schemas, without_unused
+
+Document = dict[str, Any]
+
+EVENTS = "x-events"
+"""Of a `text/event-stream`: the schema of each event's data. OpenAPI has no word for it before 3.2."""
+
+_WORDS = {
+    400: "the request is not what is allowed",
+    401: "no API key, or a wrong one",
+    403: "a page of another origin",
+    404: "there is no such thing",
+    410: "it was there, and is gone",
+    413: "the body is larger than `max_message_bytes`",
+    429: "too many requests of this client wait",
+    500: "the server failed",
+    503: "the server cannot take it now",
+}
+
+_ASKED = (400, 401, 403, 404, 413, 429, 500, 503)
+"""What a request for an answer may get instead."""
+
+
+def openapi() -> Document:
+    document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tickwire",
+            "version": __version__,
+            "description": "Chat over HTTP as the OpenAI SDKs speak it. The sockets are in /asyncapi.json.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"key": []}],
+        "paths": _paths(),
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "responses": {str(status): _error(words) for status, words in _WORDS.items()},
+            "schemas": schemas(),
+        },
+    }
+    return without_unused(document)
+
+
+def schemas() -> dict[str, Schema]:
+    requests = request_schemas(
+        [(chat.ChatRequest, chat.UNSUPPORTED), (responses.CreateResponse, responses.UNSUPPORTED)]
+    )
+    events = {component(kind): schema for kind, schema in response_events().items()}
+    return {**requests, **ERRORS, **MODELS, **LOGPROBS, **CHAT, **RESPONSES, **events}
+
+
+def _paths() -> dict[str, Any]:
+    return {
+        "/v1/chat/completions": {
+            "post": _operation(
+                "createChatCompletion",
+                "Answer a chat: JSON, or server-sent events with `stream: true`",
+                _json(ref("ChatCompletion")) | _stream(ref("ChatChunk")),
+                errors=_ASKED,
+                body=ref("ChatRequest"),
+            )
+        },
+        "/v1/models": {"get": _operation("listModels", "The served model", _json(ref("ModelList")))},
+        "/v1/models/{model}": {
+            "get": _operation("getModel", "The served model", _json(ref("Model")), errors=(404,)),
+            "parameters": [_in_path("model", "its name, which may hold slashes")],
+        },
+        "/livez": {"get": _operation("isAlive", "Whether the process runs", _json(ref("Health")))},
+        "/readyz": {"get": _readiness("isReady")},
+        "/health": {"get": _readiness("isHealthy")},
+        "/metrics": {"get": _operation("getMetrics", "For Prometheus", {"text/plain": {"schema": TEXT}})},
+        "/debug/engine": {
+            "get": _operation("getEngine", "What the engine is doing", _json({"type": "object"}))
+        },
+        "/debug/trace": {
+            "get": _operation("getTrace", "The last ticks, for chrome://tracing", _json({"type": "object"}))
+        },
+        "/openapi.json": {"get": _operation("getOpenApi", "This document", _json({"type": "object"}))},
+        "/asyncapi.json": {"get": _operation("getAsyncApi", "The sockets", _json({"type": "object"}))},
+        "/": {"get": _operation("getPage", "The page for people", {"text/html": {"schema": TEXT}})},
+        "/static/{path}": {
+            "get": _operation("getPageFile", "What the page is made of", {"*/*": {}}, errors=(404,)),
+            "parameters": [_in_path("path", "a file's path")],
+        },
+    }
+
+
+def _operation(
+    name: str,
+    summary: str,
+    content: dict[str, Any],
+    *,
+    errors: tuple[int, ...] = (),
+    body: Schema | None = None,
+    parameters: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {"operationId": name, "summary": summary}
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": _json(body)}
+    operation["responses"] = {
+        "200": {"description": summary, "content": content},
+        **{str(status): {"$ref": f"#/components/responses/{status}"} for status in errors},
+    }
+    return operation
+
+
+def _readiness(name: str) -> dict[str, Any]:
+    operation = _operation(name, "Whether new work is taken", _json(ref("Health")))
+    operation["responses"]["503"] = {"description": "it is not", "content": _json(ref("Health"))}
+    return operation
+
+
+def _json(schema: Schema) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _stream(*events: Schema) -> dict[str, Any]:
+    """Errors may end any stream."""
+    return {"text/event-stream": {"schema": TEXT, EVENTS: any_of(*events, ref("ErrorBody"))}}
+
+
+def _error(words: str) -> dict[str, Any]:
+    return {"description": words, "content": _json(ref("ErrorBody"))}
+
+
+def _in_path(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": TEXT}
