@@ -82,7 +82,8 @@ class InputMessage(StrictObject):
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-def _as_messages(value: object) -> object:
+def as_messages(value: object) -> object:
+    """An input, which may be a plain string, as a list of messages; for use before validation."""
     if value == "":
         raise PydanticCustomError("string_too_short", "a non-empty string")
     if isinstance(value, str):
@@ -95,7 +96,7 @@ def _as_messages(value: object) -> object:
 Messages = Annotated[list[InputMessage], Field(min_length=1)]
 Input = Annotated[
     Messages,
-    BeforeValidator(_as_messages, json_schema_input_type=Annotated[str, Field(min_length=1)] | Messages),
+    BeforeValidator(as_messages, json_schema_input_type=Annotated[str, Field(min_length=1)] | Messages),
 ]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
@@ -103,11 +104,13 @@ Metadata = Annotated[
 
 
 LOGPROBS = "message.output_text.logprobs"
+INPUT = "a non-empty string or a non-empty list of messages"
 
 
 class CreateResponse(RequestFields):
     model: str | None = Field(None, description="the name of the served model, or nothing")
-    input: Input = Field(description="a non-empty string or a non-empty list of messages")
+    input: Input = Field(default_factory=list, description=INPUT)
+    """Empty only if something else is to be computed ahead."""
     instructions: str | None = Field(None, description="a string")
     previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
     max_output_tokens: TokenCount | None = Field(None, description=COUNT)
@@ -154,7 +157,15 @@ class CreateResponse(RequestFields):
 
 def parse_create(fields: dict[str, Any]) -> CreateResponse:
     """Raises ApiError. Leaves nothing that grows with the messages for later."""
+    if fields.get("generate") is False and fields.get("input") in (None, "", []):
+        fields = {name: value for name, value in fields.items() if name != "input"}
     request = parse(CreateResponse, fields, UNSUPPORTED)
+    if not request.input and not (
+        request.warms_up and (request.instructions or request.previous_response_id)
+    ):
+        raise ApiError(
+            400, f"input: missing, expected: {INPUT}", code="missing_required_parameter", param="input"
+        )
     if request.top_logprobs and not request.with_logprobs:
         raise ApiError(
             400,
