@@ -4,8 +4,9 @@ Knows: owners, readers, what becomes of a response that nobody reads, the bounds
 sockets, formats, how an answer is computed. Everything happens on the loop.
 
 A running response is always here. When its last reader has gone, it is cancelled at once, or goes on for a
-grace time, or for ever, as it was asked for. An ended one stays if it is to be stored, until the least
-recently used must give way; another stays while it has readers, and for the grace time if it was to go on.
+grace time, or for ever, as it was asked for. An ended one stays if it is to be stored; another stays while it
+has readers, and for the grace time if it was to go on. Of all ended ones the least recently used give way
+when there are too many.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Generic, Protocol, TypeVar
 
 from app.protocol.errors import response_gone, response_not_found
@@ -25,9 +27,9 @@ from app.streams import Answer, Cut
 REMEMBERED_GONE = 10_000
 """Responses of which nothing is known any more but that they existed."""
 
-BYTES_PER_DELTA = 5
-BYTES_PER_LOGPROB = 250
-"""What an ended log takes beside its text, about."""
+RESPONSE_OVERHEAD = 6_000
+"""Bytes that an ended response takes beside all that grows with what was said: its answer, its request, its
+place here."""
 
 
 class OnDisconnect(enum.Enum):
@@ -68,6 +70,8 @@ class Kept(Generic[AnyView]):
     """It needs no reader at all."""
     conversation: Conversation = ()
     """All messages up to the answer that a next turn inherits."""
+    extra_size: int = 0
+    """Bytes that the view keeps for good beside these messages and the answer's log."""
     num_readers: int = field(init=False, default=0)
     timer: asyncio.TimerHandle | None = field(init=False, default=None)
     size: int = field(init=False, default=0)
@@ -88,18 +92,26 @@ class Shelf(Generic[AnyView]):
         grace: seconds.
         max_count: ended responses kept.
         max_bytes: what they may take, about.
+        rest: called with the view of an ended response that nobody reads at the moment: it lets go of what it
+            can make again.
     """
 
     def __init__(
-        self, cut: Callable[[Answer, Cut], None], grace: float, max_count: int, max_bytes: int
+        self,
+        cut: Callable[[Answer, Cut], None],
+        grace: float,
+        max_count: int,
+        max_bytes: int,
+        rest: Callable[[AnyView], None] = lambda view: None,
     ) -> None:
         self._cut = cut
         self._grace = grace
         self._max_count = max_count
         self._max_bytes = max_bytes
+        self._rest = rest
         self._by_id: dict[str, Kept[AnyView]] = {}
-        self._stored: OrderedDict[str, Kept[AnyView]] = OrderedDict()
-        """Ended ones, the least recently used first."""
+        self._ended: OrderedDict[str, Kept[AnyView]] = OrderedDict()
+        """The least recently used first."""
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Id -> its owner, and why it is not here any more."""
         self.num_bytes = 0
@@ -108,8 +120,14 @@ class Shelf(Generic[AnyView]):
         return len(self._by_id)
 
     def add(self, kept: Kept[AnyView]) -> None:
-        """A response has begun. Whoever adds it reads it, unless it needs no reader."""
+        """A response has begun. Unless it needs no reader, whoever adds it reads it before anything else
+        happens on the loop."""
         self._by_id[kept.id] = kept
+        if kept.answer.has_ended:
+            self._keep(kept)
+            if kept.background:  # else the reader to come decides the rest
+                self._decide(kept)
+            return
         for stream in kept.answer.streams:
             stream.on_end(lambda: self._on_end(kept))
 
@@ -121,8 +139,8 @@ class Shelf(Generic[AnyView]):
         """
         kept = self._by_id.get(response_id)
         if kept is not None and kept.owner == owner:
-            if response_id in self._stored:
-                self._stored.move_to_end(response_id)
+            if response_id in self._ended:
+                self._ended.move_to_end(response_id)
             return kept
         gone_owner, why = self._gone.get(response_id, (None, ""))
         if gone_owner == owner:
@@ -145,7 +163,7 @@ class Shelf(Generic[AnyView]):
         self._stop_timer(kept)
         if self._by_id.pop(kept.id, None) is None:
             return
-        if self._stored.pop(kept.id, None) is not None:
+        if self._ended.pop(kept.id, None) is not None:
             self.num_bytes -= kept.size
         self._gone[kept.id] = kept.owner, why
         if len(self._gone) > REMEMBERED_GONE:
@@ -156,29 +174,33 @@ class Shelf(Generic[AnyView]):
     # -- what becomes of a response ---------------------------------------------------------------------
 
     def _on_end(self, kept: Kept[AnyView]) -> None:
-        if not kept.answer.has_ended or kept.id not in self._by_id:
-            return
-        if kept.stored:
-            self._store(kept)
-        self._decide(kept)
+        if kept.answer.has_ended and kept.id in self._by_id:
+            self._keep(kept)
+            self._decide(kept)
 
-    def _store(self, kept: Kept[AnyView]) -> None:
+    def _keep(self, kept: Kept[AnyView]) -> None:
+        """It has ended. From now on it counts."""
         for stream in kept.answer.streams:
             stream.compact()
         kept.size = _size(kept)
-        self._stored[kept.id] = kept
+        if kept.size > self._max_bytes:
+            self.discard(kept, "it was too large to be kept")
+            return
+        self._ended[kept.id] = kept
         self.num_bytes += kept.size
-        while len(self._stored) > self._max_count or self.num_bytes > self._max_bytes:
-            oldest = next(iter(self._stored.values()))
-            self.discard(oldest, "its place was needed for newer ones")
+        while len(self._ended) > self._max_count or self.num_bytes > self._max_bytes:
+            self.discard(next(iter(self._ended.values())), "its place was needed for newer ones")
 
     def _decide(self, kept: Kept[AnyView]) -> None:
         """After its end, and after a reader has left."""
         self._stop_timer(kept)
-        has_ended = kept.answer.has_ended
-        if kept.num_readers or kept.id not in self._by_id or kept.id in self._stored:
+        if kept.num_readers:
             return
-        if kept.background and not has_ended:
+        has_ended = kept.answer.has_ended
+        if has_ended:
+            self._rest(kept.view)
+        stays = kept.stored if has_ended else kept.background
+        if stays or kept.id not in self._by_id:
             return
         if kept.on_disconnect is OnDisconnect.CONTINUE:
             loop = asyncio.get_running_loop()
@@ -202,9 +224,6 @@ class Shelf(Generic[AnyView]):
 
 
 def _size(kept: Kept[AnyView]) -> int:
-    # Four bytes a character is what Python takes at most.
-    size = sum(4 * len(message["content"]) + MESSAGE_OVERHEAD for message in kept.conversation)
-    for stream in kept.answer.streams:
-        num_logprobs = sum(1 + len(each.top) for each in stream.logprobs)
-        size += 4 * len(stream.text) + BYTES_PER_DELTA * stream.num_deltas + BYTES_PER_LOGPROB * num_logprobs
-    return size
+    messages = sum(getsizeof(message["content"]) + MESSAGE_OVERHEAD for message in kept.conversation)
+    logs = sum(stream.size for stream in kept.answer.streams)
+    return RESPONSE_OVERHEAD + kept.extra_size + messages + logs

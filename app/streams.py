@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import sys
 from array import array
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
-from engine.request import ChosenLogprob, FinishedEvent
+from engine.request import ChosenLogprob, FinishedEvent, TokenLogprob
 
 MAX_DELTA_LOGPROBS = 256
 """A delta with log probabilities of so many tokens takes no more. Each is up to 21 tokens with their bytes,
@@ -50,7 +51,7 @@ class Stream:
         self.request_id = request_id
         self.choice = choice
         self.end: FinishedEvent | None = None
-        self._sealed: list[Delta] | _Compact = []
+        self._sealed = _Sealed()
         self._open_text: list[str] = []
         self._open_logprobs: list[ChosenLogprob] = []
         self._listeners: list[Callable[[], None]] = []
@@ -59,19 +60,27 @@ class Stream:
     @property
     def text(self) -> str:
         """All that was said so far."""
-        if isinstance(self._sealed, _Compact):
-            return self._sealed.text
-        return "".join(delta.text for delta in self._sealed) + "".join(self._open_text)
+        return self._sealed.text + "".join(self._open_text)
 
     @property
     def logprobs(self) -> list[ChosenLogprob]:
         """Of all tokens so far."""
-        return [each for delta in self._sealed for each in delta.logprobs] + self._open_logprobs
+        return [*self._sealed.logprobs, *self._open_logprobs]
 
     @property
     def num_deltas(self) -> int:
         """Deltas in the log, the open one included. Final once `end` is set."""
         return len(self._sealed) + self._is_open
+
+    @property
+    def num_sealed(self) -> int:
+        """Deltas that some reader may have taken."""
+        return len(self._sealed)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the log takes once it is compact."""
+        return self._sealed.size
 
     @property
     def _is_open(self) -> bool:
@@ -114,8 +123,7 @@ class Stream:
         if index < len(self._sealed):
             return self._sealed[index]
         if index == len(self._sealed) and self._is_open:
-            self._seal()
-            return self._sealed[index]
+            return self._seal()
         if index > self.num_deltas:
             raise StreamError(
                 f"stream {self.request_id}: event {index} was asked for, but the log has {self.num_deltas}"
@@ -123,21 +131,19 @@ class Stream:
         return self.end
 
     def compact(self) -> None:
-        """Keep the ended log in little more memory than its text takes. Nothing changes for readers. A log
-        with log probabilities stays as it is."""
+        """Keep the ended log in little more memory than its text takes. Nothing changes for readers."""
         if self.end is None:
             raise StreamError(f"stream {self.request_id}: was to be made compact before its end")
         if self._is_open:
             self._seal()
-        if isinstance(self._sealed, list) and not any(delta.logprobs for delta in self._sealed):
-            self._sealed = _Compact([delta.text for delta in self._sealed])
+        self._sealed.join()
 
-    def _seal(self) -> None:
-        if isinstance(self._sealed, _Compact):
-            raise StreamError(f"stream {self.request_id}: grew after its end")
-        self._sealed.append(Delta("".join(self._open_text), tuple(self._open_logprobs)))
+    def _seal(self) -> Delta:
+        delta = Delta("".join(self._open_text), tuple(self._open_logprobs))
+        self._sealed.append(delta)
         self._open_text.clear()
         self._open_logprobs.clear()
+        return delta
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Have `wake` called at every `notify`, and at once: something may be there already. It must be
@@ -154,28 +160,89 @@ class Stream:
             wake()
 
 
-class _Compact(Sequence[Delta]):
-    """Texts of deltas as one text and the places between them."""
+class _Sealed:
+    """Deltas that change no more, as a sequence of their texts and numbers. An object for each token's log
+    probabilities would take ten times the memory."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.text = "".join(texts)
+    def __init__(self) -> None:
+        self._texts: list[str] | str = []
+        """One by one, or joined."""
         self._ends = array("I")
-        end = 0
-        for text in texts:
-            end += len(text)
-            self._ends.append(end)
+        """Delta -> where its text ends in all of the text."""
+        self._logprobs: _Logprobs | None = None
+        """None where there are none."""
+
+    @property
+    def text(self) -> str:
+        return self._texts if isinstance(self._texts, str) else "".join(self._texts)
+
+    @property
+    def logprobs(self) -> Iterator[ChosenLogprob]:
+        if self._logprobs is not None:
+            for index in range(len(self)):
+                yield from self._logprobs[index]
+
+    @property
+    def size(self) -> int:
+        logprobs = 0 if self._logprobs is None else self._logprobs.size
+        return sys.getsizeof(self.text) + sys.getsizeof(self._ends) + logprobs
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> Delta: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Delta]: ...
-    def __getitem__(self, index: int | slice) -> Delta | list[Delta]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        return Delta(self.text[self._ends[index - 1] if index else 0 : self._ends[index]])
+    def __getitem__(self, index: int) -> Delta:
+        if isinstance(self._texts, str):
+            text = self._texts[self._ends[index - 1] if index else 0 : self._ends[index]]
+        else:
+            text = self._texts[index]
+        return Delta(text, () if self._logprobs is None else self._logprobs[index])
+
+    def append(self, delta: Delta) -> None:
+        if isinstance(self._texts, str):
+            raise StreamError("a log grew after it had been made compact")
+        if delta.logprobs and self._logprobs is None:
+            self._logprobs = _Logprobs(deltas_before=len(self))
+        if self._logprobs is not None:
+            self._logprobs.append(delta.logprobs)
+        self._texts.append(delta.text)
+        self._ends.append(len(delta.text) + (self._ends[-1] if self._ends else 0))
+
+    def join(self) -> None:
+        self._texts = self.text
+
+
+class _Logprobs:
+    """Those of several deltas, as numbers: of each token its own first, then those of the likeliest."""
+
+    def __init__(self, deltas_before: int) -> None:
+        self._ids = array("I")
+        self._values = array("d")
+        self._token_ends = array("I")
+        """Token -> where its numbers end."""
+        self._delta_ends = array("I", [0] * deltas_before)
+        """Delta -> where its tokens end."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(sys.getsizeof, (self._ids, self._values, self._token_ends, self._delta_ends)))
+
+    def append(self, logprobs: Sequence[ChosenLogprob]) -> None:
+        for chosen, top in logprobs:
+            for token_id, value in (chosen, *top):
+                self._ids.append(token_id)
+                self._values.append(value)
+            self._token_ends.append(len(self._ids))
+        self._delta_ends.append(len(self._token_ends))
+
+    def __getitem__(self, delta: int) -> tuple[ChosenLogprob, ...]:
+        first = self._delta_ends[delta - 1] if delta else 0
+        return tuple(self._token(token) for token in range(first, self._delta_ends[delta]))
+
+    def _token(self, token: int) -> ChosenLogprob:
+        start = self._token_ends[token - 1] if token else 0
+        end = self._token_ends[token]
+        chosen, *top = map(TokenLogprob, self._ids[start:end], self._values[start:end])
+        return ChosenLogprob(chosen, tuple(top))
 
 
 class Step(NamedTuple):
@@ -293,7 +360,7 @@ async def read(log: Log, start: int = 0, idle: float | None = None) -> AsyncGene
         StreamError: `start` is a number that nobody was ever given.
     """
     number = start
-    with _news_of(log.streams) as signal:
+    with news_of(log.streams) as signal:
         while not (log.is_complete and number == log.num_taken):
             signal.clear()
             news: News = []
@@ -316,7 +383,7 @@ async def read(log: Log, start: int = 0, idle: float | None = None) -> AsyncGene
 async def ends(streams: Sequence[Stream]) -> AsyncGenerator[FinishedEvent, None]:
     """The ends of some streams, as they come."""
     waiting = list(streams)
-    with _news_of(streams) as news:
+    with news_of(streams) as news:
         while waiting:
             news.clear()
             ended = [stream.end for stream in waiting if stream.end]
@@ -328,8 +395,8 @@ async def ends(streams: Sequence[Stream]) -> AsyncGenerator[FinishedEvent, None]
 
 
 @contextmanager
-def _news_of(streams: Sequence[Stream]) -> Iterator[asyncio.Event]:
-    """Set whenever one of the streams has news."""
+def news_of(streams: Sequence[Stream]) -> Iterator[asyncio.Event]:
+    """An event that is set whenever one of the streams has news, and at first."""
     news = asyncio.Event()
     for stream in streams:
         stream.listen(news.set)

@@ -23,7 +23,9 @@ def make_end(reason: FinishReason = FinishReason.STOP, choice: int = 0) -> Finis
 
 
 def chosen(token_id: int) -> ChosenLogprob:
-    return ChosenLogprob(TokenLogprob(token_id, -0.5), ())
+    """Each id with as many alternatives, and other numbers, as its last digit says."""
+    top = tuple(TokenLogprob(token_id + i, -0.1 * i) for i in range(token_id % 10))
+    return ChosenLogprob(TokenLogprob(token_id, -1 / (token_id + 1)), top)
 
 
 def test_text_that_nobody_took_yet_is_one_delta() -> None:
@@ -94,6 +96,33 @@ def test_nothing_comes_after_the_end() -> None:
         stream.append("x")
     with pytest.raises(StreamError, match="after the end"):
         stream.finish(make_end())
+
+
+def test_an_ended_log_takes_little_more_than_its_text() -> None:
+    stream = make_stream()
+    for index in range(10_000):
+        stream.append("word "[index % 5])
+        stream.take(index)
+    stream.finish(make_end())
+    stream.compact()
+    assert stream.size < 10_000 * (1 + 5)
+    assert stream.take(7) == Delta("r")
+
+
+def test_log_probabilities_are_kept_as_numbers() -> None:
+    stream = make_stream()
+    for index in range(1000):
+        stream.append("a", (chosen(19),))  # nine alternatives
+        stream.take(index)
+    stream.finish(make_end())
+    stream.compact()
+    assert 1000 * 10 * 12 < stream.size < 1000 * 10 * 15
+    assert stream.logprobs == [chosen(19)] * 1000
+
+
+def test_a_log_that_runs_is_not_made_compact() -> None:
+    with pytest.raises(StreamError, match="before its end"):
+        make_stream().compact()
 
 
 def test_an_event_that_skips_others_is_refused() -> None:
@@ -199,6 +228,11 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stream.end is None)
     def finish(self, reason: FinishReason) -> None:
         self.stream.finish(make_end(reason))
+
+    @rule()
+    @precondition(lambda self: self.stream.end is not None)
+    def compact(self) -> None:
+        self.stream.compact()
 
     @rule(reader=st.integers(0, 2))
     def take(self, reader: int) -> None:
