@@ -96,8 +96,10 @@ class ContextLengthExceeded(ValueError):
             if max_tokens
             else "at least 1 more is needed for the answer"
         )
+        # Clients of the OpenAI API know this error by these words.
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens and {wanted}, but the context holds {context}"
+            f"this model's maximum context length is {context} tokens, but the prompt has {prompt_tokens} "
+            f"and {wanted}"
         )
 
 
