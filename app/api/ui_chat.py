@@ -1,0 +1,454 @@
+"""ws /api/chat: chats of pages made with the AI SDK, over its `WebSocketChatTransport`.
+
+Knows: chats and their latest answers, one socket's requests and what it may keep in memory. Does not know:
+what frames look like, how answers come about.
+
+An answer belongs to its chat, not to the connection that asked for it: when that breaks, the answer goes on,
+unless the request says otherwise, for the SDK's clients count on finding it when they come back. They ask for
+"this chat's answer" and have no name for it, so only the latest can be taken up.
+
+A user who sends again while an answer runs has no more use for that answer: it is cancelled, unless somebody
+reads it over another connection.
+
+Two tasks live as long as the socket. One always reads, the other one delivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from app import transport
+from app.api.http import check_origin, error_response
+from app.caller import Caller, bearer
+from app.delivery import Delivery
+from app.logs import get_logger
+from app.metrics import Metrics
+from app.protocol.errors import ApiError
+from app.protocol.ui_chat import (
+    AbortRequest,
+    ChatChunks,
+    Refused,
+    ResumeRequest,
+    Turn,
+    Understood,
+    chunk_frame,
+    end_frame,
+    error_frame,
+    no_active_frame,
+    start_frame,
+    understand,
+)
+from app.service import Service
+from app.settings import Settings
+from app.shelf import Kept, OnDisconnect, Shelf
+
+log = get_logger()
+
+KEPT_ANSWERS = 10_000
+KEPT_BYTES = 64 * 1024 * 1024
+"""What the ended answers of all chats may take, for the grace time."""
+
+MAX_REQUESTS = 32
+"""Of one connection, at once."""
+BEGINNING_FRAMES = 4
+"""Frames of the largest size whose answers may be about to begin, for one connection."""
+MAX_UNATTENDED = 64
+"""Answers about to begin whose clients have gone."""
+
+KeptChat = Kept[ChatChunks]
+
+
+class Begun(NamedTuple):
+    """An answer that runs, and its first reader, who has to close this in the end."""
+
+    kept: KeptChat
+    reading: ExitStack
+
+
+class Chats:
+    """The chats of all callers. A caller is an API key; those without one share theirs, and whoever knows the
+    id of a chat may read it."""
+
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self.service = service
+        self.shelf: Shelf[ChatChunks] = Shelf(
+            service.bridge.cut, settings.resume_grace_s, KEPT_ANSWERS, KEPT_BYTES
+        )
+        self._latest: WeakValueDictionary[tuple[str, str], ChatChunks] = WeakValueDictionary()
+        """Owner and chat -> its latest answer, for as long as the shelf or a reader has it."""
+        self._beginning: dict[tuple[str, str], asyncio.Task[Begun]] = {}
+        """Owner and chat -> its next answer, which is about to begin."""
+        self._unattended: set[asyncio.Task[Begun]] = set()
+
+    def begin(
+        self, turn: Turn, caller: Caller, arrival: float, own_readers: Callable[[KeptChat], int]
+    ) -> asyncio.Task[Begun]:
+        """A chat's next answer. The task outlives whoever waits for it, who has to `leave` it then, or to
+        cancel it.
+
+        `own_readers` says how many of an answer's readers are on this connection. The task raises ApiError as
+        `Service.start`, or if there is no such model.
+        """
+        chat = caller.key, turn.request.id
+        before = self._beginning.get(chat)
+        task = asyncio.create_task(self._begin(turn, caller, arrival, own_readers, before))
+        self._beginning[chat] = task
+
+        def forget(_: object) -> None:
+            if self._beginning[chat] is task:
+                del self._beginning[chat]
+
+        task.add_done_callback(forget)
+        return task
+
+    async def _begin(
+        self,
+        turn: Turn,
+        caller: Caller,
+        arrival: float,
+        own_readers: Callable[[KeptChat], int],
+        before: asyncio.Task[Begun] | None,
+    ) -> Begun:
+        if before is not None:
+            await asyncio.wait({before})
+        service, request, fields = self.service, turn.request, turn.fields
+        service.check_model(fields.model)
+        prompt = service.chat(turn.conversation, "messages")
+        answer = await service.start(prompt, fields, caller, arrival=arrival)
+        # Only now: had this one been refused, the earlier one would have been ended for nothing.
+        replaced = self._find(caller.key, request.id)
+        if replaced is not None and replaced.num_readers == own_readers(replaced):
+            service.bridge.cancel(replaced.answer)
+        view = ChatChunks(answer, request.continued, service.model.name)
+        kept = Kept(view, caller.key, _on_disconnect(turn))
+        self.shelf.add(kept)
+        self._latest[caller.key, request.id] = view
+        with ExitStack() as reading:
+            reading.enter_context(self.shelf.reading(kept))
+            return Begun(kept, reading.pop_all())
+
+    def leave(self, beginning: asyncio.Task[Begun], turn: Turn) -> None:
+        """Its client has gone: what is to become of a running answer then becomes of this one too."""
+        if _on_disconnect(turn) is OnDisconnect.CANCEL or len(self._unattended) >= MAX_UNATTENDED:
+            beginning.cancel()
+        self._unattended.add(beginning)
+        beginning.add_done_callback(self._left)
+
+    def _left(self, beginning: asyncio.Task[Begun]) -> None:
+        self._unattended.discard(beginning)
+        # If it was refused, there is nothing to take up, and that is what whoever comes back is told.
+        if begun := _begun(beginning):
+            begun.reading.close()
+
+    async def latest(self, chat_id: str, caller: Caller) -> KeptChat | None:
+        """A chat's latest answer, if it can be taken up; one that is about to begin is waited for."""
+        while beginning := self._beginning.get((caller.key, chat_id)):
+            await asyncio.wait({beginning})
+        return self._find(caller.key, chat_id)
+
+    def _find(self, owner: str, chat_id: str) -> KeptChat | None:
+        view = self._latest.get((owner, chat_id))
+        try:
+            return None if view is None else self.shelf.find(view.id, owner)
+        except ApiError:
+            return None
+
+
+def _begun(beginning: asyncio.Task[Begun]) -> Begun | None:
+    """What came of it, if it did begin."""
+    if not beginning.done() or beginning.cancelled() or beginning.exception():
+        return None
+    return beginning.result()
+
+
+def _on_disconnect(turn: Turn) -> OnDisconnect:
+    return OnDisconnect(turn.fields.on_disconnect or OnDisconnect.CONTINUE)
+
+
+class _Reading:
+    """An answer on its way to the client, from chunk `number` on: a source of frames."""
+
+    def __init__(self, kept: KeptChat, request_id: str, number: int, ended: Callable[[], None]) -> None:
+        self.kept = kept
+        self._request_id = request_id
+        self._number = number
+        self._ended = ended
+        self._is_over = False
+        self.written = asyncio.Event()
+        """Set when the last frame has been handed to the connection."""
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def next_frame(self) -> bytes | None:
+        if self._number == self.kept.view.num_chunks:
+            self._is_over = True
+            # Before it is written: who has read it may use the request's id again.
+            self._ended()
+            return end_frame(self._request_id)
+        chunk = self.kept.view.chunk(self._number)
+        if chunk is None:
+            return None
+        self._number += 1
+        return chunk_frame(self._request_id, self._number - 1, chunk)
+
+    def delivered(self) -> None:
+        self.written.set()
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A send or resume request whose `end` has not been written."""
+
+    id: str
+    task: asyncio.Task[None] | None = None
+    beginning: asyncio.Task[Begun] | None = None
+    reading: _Reading | None = None
+
+
+class _Close(NamedTuple):
+    code: int
+    reason: str
+
+
+class UiChatSocket:
+    """The endpoint, as an ASGI application.
+
+    A browser cannot send an Authorization header with the handshake. Where keys are asked for, a connection
+    without one is let in, and has to send a request with a good key in its `headers` within
+    `handshake_timeout_s`. A key in a request counts for this request, whatever the handshake's was.
+    """
+
+    def __init__(self, service: Service, metrics: Metrics, settings: Settings) -> None:
+        self.service = service
+        self.chats = Chats(service, settings)
+        self.settings = settings
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            headers = Headers(scope=scope)
+            check_origin(headers, self.settings.allowed_origins)
+            if key := bearer(headers):
+                self.service.callers.of_key(key, "")
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        await receive()  # websocket.connect
+        await send({"type": "websocket.accept"})
+        with self._metrics.websocket_connections.track_inprogress():
+            await _Connection(self, key, scope, receive, send).run()
+
+
+class _Connection:
+    def __init__(
+        self, endpoint: UiChatSocket, key: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        settings = endpoint.settings
+        self._service = endpoint.service
+        self._chats = endpoint.chats
+        self._name = secrets.token_hex(8)
+        self._key = key
+        self._scope, self._receive, self._send = scope, receive, send
+        self._send_timeout = settings.send_timeout_s
+        self._delivery = Delivery(scope, settings.send_timeout_s)
+        self._requests: dict[str, _Request] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beginning_bytes = 0
+        self._max_beginning_bytes = BEGINNING_FRAMES * settings.max_message_bytes
+        self._patience = asyncio.timeout(None if self._is_known() else settings.handshake_timeout_s)
+
+    def _is_known(self) -> bool:
+        try:
+            self._service.callers.of_key(self._key, self._name)
+        except ApiError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        reader = asyncio.create_task(self._read())
+        tasks: set[asyncio.Task[None] | asyncio.Task[_Close | None]] = {reader}
+        tasks.add(asyncio.create_task(self._delivery.run()))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks |= self._tasks
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            if close := task.result():  # a fault of ours must be seen
+                await self._close(close)
+
+    async def _close(self, close: _Close) -> None:
+        try:
+            async with asyncio.timeout(self._send_timeout):
+                await self._send({"type": "websocket.close", "code": close.code, "reason": close.reason})
+        except (TimeoutError, OSError, RuntimeError):
+            transport.abort(self._scope)
+
+    async def _read(self) -> _Close | None:
+        """Ends when the client is gone, or is to go."""
+        try:
+            async with self._patience:
+                while (message := await self._receive())["type"] != "websocket.disconnect":
+                    text = message.get("text")
+                    if text is None:
+                        return _Close(1008, "a binary message; allowed: text")
+                    if close := self._take(await self._understand(text)):
+                        return close
+        except ApiError as error:
+            return _Close(1008, error.message[:120].encode("ascii", "replace").decode())
+        except TimeoutError:
+            return _Close(4408, "no API key in time")
+        return None
+
+    async def _understand(self, text: str) -> Understood:
+        return await self._service.json.do(len(text), lambda: understand(text))
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def _take(self, frame: Understood) -> _Close | None:
+        match frame:
+            case Refused(request_id, error):
+                self._delivery.put(error_frame(request_id, error))
+            case AbortRequest():
+                self._abort(frame.requestId)
+            case Turn():
+                return self._admit(frame.request.requestId, frame.request.headers, frame)
+            case ResumeRequest():
+                return self._admit(frame.requestId, frame.headers, frame)
+        return None
+
+    def _admit(self, request_id: str, headers: dict[str, str], frame: Turn | ResumeRequest) -> _Close | None:
+        if request_id in self._requests:
+            # Whatever was said of the new one, its client would take for news of the earlier one.
+            return _Close(1008, "requestId: it is in use on this connection")
+        try:
+            caller = self._service.callers.of_key(bearer(Headers(headers)) or self._key, self._name)
+            self._patience.reschedule(None)
+            self._check_room(frame)
+        except ApiError as error:
+            self._delivery.put(error_frame(request_id, error))
+            return None
+        request = self._requests[request_id] = _Request(request_id)
+        request.task = asyncio.create_task(self._run(request, frame, caller, time.monotonic()))
+        self._tasks.add(request.task)
+        request.task.add_done_callback(self._tasks.discard)
+        return None
+
+    def _check_room(self, frame: Turn | ResumeRequest) -> None:
+        size = self._beginning_bytes + (frame.size if isinstance(frame, Turn) else 0)
+        if len(self._requests) >= MAX_REQUESTS or size > self._max_beginning_bytes:
+            raise ApiError(
+                429,
+                f"this connection has {len(self._requests)} requests, of which {self._beginning_bytes} bytes "
+                f"have not begun, allowed: {MAX_REQUESTS} of {self._max_beginning_bytes} bytes",
+                code="too_many_pending_requests",
+                kind="rate_limit_error",
+            )
+
+    async def _run(
+        self, request: _Request, frame: Turn | ResumeRequest, caller: Caller, arrival: float
+    ) -> None:
+        with self._service.delivering():
+            try:
+                if isinstance(frame, Turn):
+                    await self._answer(request, frame, caller, arrival)
+                else:
+                    await self._resume(request, frame, caller)
+            except ApiError as error:
+                self._delivery.put(error_frame(request.id, error))
+            except Exception:
+                log.exception("request_failed")
+                fault = ApiError(
+                    500, "the server failed on this request", code="server_error", kind="server_error"
+                )
+                self._delivery.put(error_frame(request.id, fault))
+            finally:
+                self._forget(request)
+
+    async def _answer(self, request: _Request, turn: Turn, caller: Caller, arrival: float) -> None:
+        beginning = request.beginning = self._chats.begin(turn, caller, arrival, self._readers)
+        self._beginning_bytes += turn.size
+        try:
+            await asyncio.wait({beginning})
+        except asyncio.CancelledError:
+            self._chats.leave(beginning, turn)
+            raise
+        finally:
+            self._beginning_bytes -= turn.size
+            request.beginning = None
+        if beginning.cancelled():
+            self._delivery.put(end_frame(request.id))
+            return
+        begun = beginning.result()
+        with begun.reading:
+            await self._tell(request, begun.kept, 0)
+
+    async def _resume(self, request: _Request, frame: ResumeRequest, caller: Caller) -> None:
+        kept = await self._chats.latest(frame.id, caller)
+        if kept is None or frame.messageId not in (None, kept.view.message_id):
+            self._delivery.put(no_active_frame(request.id))
+            return
+        number = 0 if frame.lastSequence is None else frame.lastSequence + 1
+        if number > kept.view.num_given:
+            raise ApiError(
+                400,
+                f"lastSequence: got {frame.lastSequence}, allowed: at most "
+                f"{kept.view.num_given - 1}, the last number that somebody was given of this answer",
+                code="out_of_range",
+                param="lastSequence",
+            )
+        self._delivery.put(start_frame(request.id))
+        with self._chats.shelf.reading(kept):
+            await self._tell(request, kept, number)
+
+    async def _tell(self, request: _Request, kept: KeptChat, number: int) -> None:
+        reading = _Reading(kept, request.id, number, lambda: self._forget(request))
+        request.reading = reading
+        (stream,) = kept.answer.streams
+        stream.listen(self._delivery.wake)
+        self._delivery.add(reading)
+        try:
+            await reading.written.wait()
+        finally:
+            self._delivery.remove(reading)
+            stream.unlisten(self._delivery.wake)
+
+    def _abort(self, request_id: str) -> None:
+        """One that has ended is left alone: its end and the abort have crossed."""
+        request = self._requests.get(request_id)
+        if request is None or request.task is None:
+            return
+        if request.beginning is not None:
+            request.beginning.cancel()
+            if begun := _begun(request.beginning):
+                self._service.bridge.cancel(begun.kept.answer)
+        elif request.reading is not None and self._readers(request.reading.kept) == 1:
+            self._service.bridge.cancel(request.reading.kept.answer)
+        else:
+            # The SDK drops a resume request by aborting it when a newer one has taken its place.
+            request.task.cancel()
+            self._forget(request)
+            self._delivery.put(end_frame(request_id))
+
+    def _readers(self, kept: KeptChat) -> int:
+        """On this connection."""
+        readings = (request.reading for request in self._requests.values())
+        return sum(reading is not None and reading.kept is kept for reading in readings)
+
+    def _forget(self, request: _Request) -> None:
+        if self._requests.get(request.id) is request:
+            del self._requests[request.id]
