@@ -96,10 +96,10 @@ class ContextLengthExceeded(ValueError):
             if max_tokens
             else "at least 1 more is needed for the answer"
         )
-        # Clients of the OpenAI API know this error by these words.
+        # Some clients know this error by its first words, others by its last ones.
         super().__init__(
-            f"this model's maximum context length is {context} tokens, but the prompt has {prompt_tokens} "
-            f"and {wanted}"
+            f"the prompt is too long: it has {prompt_tokens} tokens and {wanted}, but this model's maximum "
+            f"context length is {context} tokens"
         )
 
 
