@@ -54,7 +54,12 @@ def fake_model() -> ServedModel:
 
 def expected(messages: list[Message], count: int) -> str:
     """What the fake model answers: the oracle."""
-    ids = continuation(fake_ids(fake_prompt(messages)), count)
+    return continued(fake_prompt(messages), count)
+
+
+def continued(text: str, count: int) -> str:
+    """How the fake model goes on with a plain text."""
+    ids = continuation(fake_ids(text), count)
     return b"".join(fake_vocabulary().token_bytes[i] for i in ids).decode()
 
 
