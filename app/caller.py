@@ -1,7 +1,8 @@
 """Who asks: whether they may, whose turn in the queue a request takes, and with whom it may share computed
 prefixes.
 
-Knows: the Authorization header, the keys that are allowed, connections. Does not know: requests, queues.
+Knows: the Authorization header, `session.auth`, the keys that are allowed, connections. Does not know:
+requests, queues.
 
 A key is never kept: what goes on from here is a digest of it under a key of this process, so neither a log
 nor a memory dump of the engine tells it, and a guess at it cannot be checked elsewhere.
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 
-from app.protocol.errors import invalid_api_key
+from app.protocol.errors import ApiError, invalid_api_key
 
 _SECRET = secrets.token_bytes(32)
 
@@ -54,16 +55,48 @@ class Callers:
         """
         return self.of_key(bearer(headers), connection)
 
+    def of_handshake(self, headers: Headers, connection: str) -> Caller | None:
+        """Of a socket. None: a key is asked for, and may still be sent in a message.
+
+        Raises:
+            ApiError: 401, the key is none that is allowed.
+        """
+        if self._allowed and bearer(headers) is None:
+            return None
+        return self.of_headers(headers, connection)
+
+    def of_token(self, token: str, connection: str) -> Caller:
+        """Of a socket, whose client sent its key in a message.
+
+        Raises:
+            ApiError: 401, the key is none that is allowed.
+        """
+        try:
+            return self.of_key(token, connection)
+        except ApiError as error:
+            raise invalid_token("a key that is not known here") from error
+
     def of_key(self, key: str | None, connection: str) -> Caller:
         """
         Raises:
-            ApiError: as above.
+            ApiError: as for `of_headers`.
         """
         digest = _digest("key", key) if key else ""
         # All are compared, so that the time taken tells nothing of which one is near.
         if self._allowed and not sum(hmac.compare_digest(digest, each) for each in self._allowed):
             raise invalid_api_key(is_missing=not key)
         return Caller(f"key {digest}" if digest else f"connection {connection}", digest)
+
+
+def invalid_token(got: str) -> ApiError:
+    """A client should have sent its key in a message, and did not."""
+    return ApiError(
+        401,
+        f"token: got {got}, allowed: a message 'session.auth' with one of the keys in this server's settings",
+        code="invalid_api_key",
+        param="token",
+        kind="authentication_error",
+    )
 
 
 def bearer(headers: Headers) -> str | None:

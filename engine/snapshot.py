@@ -1,7 +1,8 @@
-"""A picture of the engine between two ticks, for people to look at.
+"""A picture of the engine between two ticks, for people to look at; and one of a single sequence, for whoever
+asked for it.
 
-Knows: the scheduler's books. Does not know: who looks, how it is drawn. It holds no token and no text, and
-sessions only as short digests: they may be made of somebody's key.
+Knows: the scheduler's books. Does not know: who looks, how it is drawn. Pictures hold no token and no text,
+and sessions only as short digests: they may be made of somebody's key.
 """
 
 from __future__ import annotations
@@ -51,6 +52,42 @@ class Snapshot:
     """In the order of entry."""
     waiting: tuple[tuple[str, int], ...]
     """Sessions and how many of each wait, most first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sequence is that has not ended."""
+
+    queue_position: int | None
+    """See `WaitingQueue.position`; None while it runs."""
+    prompt_tokens: int
+    computed_tokens: int
+    """Of the prompt's."""
+    cached_tokens: int
+    """Of the prompt's: were there already when it first entered."""
+    output_tokens: int
+    preemptions: int
+    admitted: float | None
+    first_token: float | None
+    """Both by the engine's clock, in seconds; None: not yet."""
+
+
+def look_at(scheduler: Scheduler, sequence_id: str) -> Progress | None:
+    """To be called between two ticks; None: there is no such sequence, or it has ended. Takes time in the
+    number of those that wait, if it is one of them."""
+    sequence = scheduler.running.get(sequence_id) or scheduler.waiting.find(sequence_id)
+    if sequence is None:
+        return None
+    return Progress(
+        queue_position=scheduler.waiting.position(sequence_id) if sequence_id in scheduler.waiting else None,
+        prompt_tokens=sequence.num_prompt_tokens,
+        computed_tokens=min(sequence.num_computed, sequence.num_prompt_tokens),
+        cached_tokens=sequence.num_cached_tokens,
+        output_tokens=sequence.num_output_tokens,
+        preemptions=sequence.num_preemptions,
+        admitted=sequence.admitted,
+        first_token=sequence.first_token,
+    )
 
 
 def take_snapshot(scheduler: Scheduler) -> Snapshot:

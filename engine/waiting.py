@@ -87,6 +87,31 @@ class WaitingQueue:
         known = (self._sessions.get((session, priority)) for priority in Priority)
         return sum(one.num_waiting for one in known if one is not None)
 
+    def find(self, sequence_id: str) -> Sequence | None:
+        """The one of that name that waits."""
+        entry = self._waiting.get(sequence_id)
+        return None if entry is None else entry.sequence
+
+    def position(self, sequence_id: str) -> int:
+        """For people: how many stand before one that waits, if nobody's turn came before that of somebody who
+        asked earlier. Those put back stand before all others, INTERACTIVE before BATCH. Looks at all that
+        wait.
+
+        Raises:
+            KeyError: it does not wait.
+        """
+        entry = self._waiting[sequence_id]
+        back = list(reversed(self._put_back))
+        if entry.was_put_back:
+            return back.index(sequence_id) if sequence_id in self._put_back else 0
+        priority = entry.sequence.request.priority
+        others = [each for each in self._waiting.values() if not each.was_put_back and each is not entry]
+        of_class = [each for each in others if each.sequence.request.priority is priority]
+        before = sum(each.number < entry.number for each in of_class)
+        if priority is Priority.BATCH:
+            before += len(others) - len(of_class)
+        return len(back) + before
+
     def of_sessions(self) -> dict[str, int]:
         """A picture of the queue: how many wait of each session that has any. Looks at all sessions."""
         counts: dict[str, int] = {}

@@ -42,11 +42,6 @@ class ResumeResponse(StrictObject):
     )
     stream_id: str | None = Field(None, description="the lane in which to tell it")
 
-    @property
-    def first_number(self) -> int:
-        """Of the events to be told."""
-        return 0 if self.starting_after is None else self.starting_after + 1
-
 
 class SteerMessage(StrictObject):
     type: Literal["message"] = "message"

@@ -12,7 +12,7 @@ from typing import Any
 from app import __version__
 from app.protocol import responses
 from app.protocol.responses import CreateResponse
-from app.protocol.session import IGNORED_IN_SOCKET_MODE, LANE_NAME, CancelResponse
+from app.protocol.socket_messages import IGNORED_IN_SOCKET_MODE, LANE_NAME, CancelResponse
 from app.spec.answers import ERRORS, LOGPROBS, RESPONSES, response_events
 from app.spec.shapes import COUNT, Schema, one_of, record, ref, request_schemas, without_unused
 

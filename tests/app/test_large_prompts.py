@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.protocol.chat import parse_chat
-from app.protocol.session import understand
+from app.protocol.socket_messages import understand
 from app.store import Message
 from tests.app.harness import PATIENCE, RunningServer, eventually, fake_encode, running, said, text_of
 
