@@ -170,7 +170,6 @@ addEventListener("keydown", (event) => {
   else if (current) chat.stop(current);
 });
 addEventListener("popstate", () => show(addressed()));
-addEventListener("online", () => wire.connection.state !== Connection.OPEN && wire.connect());
 addEventListener("pagehide", () => chat.saveRunning());
 
 await chat.load();

@@ -18,11 +18,14 @@ const SAVE_EVERY_MS = 500;
 const TITLE_LENGTH = 60;
 // A small model that samples from its whole distribution loses the thread; this keeps it on it and still lively.
 const SAMPLING = { temperature: 0.6, top_p: 0.95 };
-const RUNNING = new Set([Status.QUEUED, Status.SENT, Status.STREAMING]);
+const RUNNING = [Status.QUEUED, Status.SENT, Status.STREAMING];
+// What the server says of a response that cannot be taken up is meant for those who write clients.
+const GONE = new Set(["response_gone", "response_not_found"]);
+const GONE_MESSAGE = "The rest of this answer is lost: the server does not have it any more.";
 
 /** Whether an answer may still grow. */
 export function isRunning(message) {
-  return RUNNING.has(message.status);
+  return RUNNING.includes(message.status);
 }
 
 export class Chat extends EventTarget {
@@ -42,8 +45,11 @@ export class Chat extends EventTarget {
     this.#wire = wire;
   }
 
+  /** Reads the list, and takes up what is being written, whoever asked for it: this page before a reload, or a tab. */
   async load() {
     for (const conversation of await this.#store.conversations()) this.#conversations.set(conversation.id, conversation);
+    const running = await this.#store.withStatus(RUNNING);
+    await Promise.all(running.map(({ conversation }) => this.has(conversation) && this.open(conversation)));
     this.#fire("list");
   }
 
@@ -64,12 +70,11 @@ export class Chat extends EventTarget {
   async open(conversationId) {
     if (!this.#messages.has(conversationId)) {
       const messages = await this.#store.messages(conversationId);
-      for (const message of messages) {
-        // It was being written when its page went away.
-        if (isRunning(message)) message.status = Status.INTERRUPTED;
+      // While the store was read, a question may have begun this conversation's list, or another call have read it.
+      if (!this.#messages.has(conversationId)) {
+        this.#messages.set(conversationId, messages);
+        for (const message of messages) if (isRunning(message)) this.#takeUp(message);
       }
-      // While the store was read, a question may have begun this conversation's list.
-      if (!this.#messages.has(conversationId)) this.#messages.set(conversationId, messages);
     }
     return this.path(conversationId);
   }
@@ -119,7 +124,7 @@ export class Chat extends EventTarget {
 
   /** Writes down what the running answers have so far; for a page that is about to go away. */
   saveRunning() {
-    for (const message of this.#answers.keys()) this.#save(message);
+    for (const message of this.#answers.keys()) this.#update(message);
   }
 
   #begin(text) {
@@ -137,7 +142,7 @@ export class Chat extends EventTarget {
     this.#messages.get(conversation.id).push(message);
     conversation.head = message.id;
     conversation.updated = message.created;
-    this.#save(message);
+    void this.#guard(this.#store.save(conversation, message));
     return message;
   }
 
@@ -152,45 +157,67 @@ export class Chat extends EventTarget {
       stats: null,
     });
     const answer = this.#wire.respond({ input, ...(this.model && { model: this.model }), ...SAMPLING });
-    message.status = answer.status;
-    answer.addEventListener("sent", () => {
-      message.status = answer.status;
-      this.#fire("text", { message });
-    });
-    this.#answers.set(message, answer);
+    void this.#collect(message, answer, statsOf);
     this.#fire("list");
     this.#fire("path", { conversationId: conversation.id });
-    void this.#collect(message, answer);
   }
 
-  async #collect(message, answer) {
+  #takeUp(message) {
+    if (message.responseId) {
+      const answer = this.#wire.resume(message.responseId, { after: message.sequence });
+      void this.#collect(message, answer, statsOfRest);
+    } else {
+      // Its page went away before the server had said what it is called.
+      message.status = Status.INTERRUPTED;
+    }
+  }
+
+  /** Keeps a message as its answer grows. Its text goes on from what it has; `stats` is asked at the end. */
+  async #collect(message, answer, stats) {
+    const before = message.text;
+    // The text and the number up to which it is known must not be kept apart.
+    const note = () => {
+      message.text = before + answer.text;
+      message.sequence = answer.sequence;
+      message.status = answer.status;
+    };
+    this.#answers.set(message, answer);
+    note();
+    answer.addEventListener("state", () => {
+      if (answer.isFinal) return;
+      note();
+      if (answer.responseId && message.responseId !== answer.responseId) {
+        message.responseId = answer.responseId;
+        this.#update(message);
+      }
+      this.#fire("text", { message });
+    });
     let saving = null;
-    for await (const text of answer) {
-      message.text += text;
-      message.status = Status.STREAMING;
+    for await (const _ of answer) {
+      if (answer.isFinal) break;
+      note();
       this.#fire("text", { message });
       if (saving === null) {
-        this.#save(message);
+        this.#update(message);
         saving = setTimeout(() => {
           saving = null;
-          this.#save(message);
+          this.#update(message);
         }, SAVE_EVERY_MS);
       }
     }
     clearTimeout(saving);
     this.#answers.delete(message);
-    message.status = answer.status;
-    message.error = answer.error;
-    message.stats = statsOf(answer);
-    this.#save(message);
+    note();
+    message.error = GONE.has(answer.error?.code) ? { ...answer.error, message: GONE_MESSAGE } : answer.error;
+    message.stats = stats(answer);
+    this.#update(message);
     this.#fire("settled", { message });
     this.#fire("list");
   }
 
-  #save(message) {
-    const conversation = this.#conversations.get(message.conversation);
+  #update(message) {
     // An answer may outlive its conversation by the moment between its removal and the server's last word.
-    if (conversation) void this.#guard(this.#store.save(conversation, message));
+    if (this.has(message.conversation)) void this.#guard(this.#store.update(message));
   }
 
   async #guard(writing) {
@@ -231,4 +258,9 @@ function statsOf({ usage, times }) {
     // The first token ends the wait; the rate is that of those after it.
     tokensPerSecond: tokens > 1 && span > 0 ? (1000 * (tokens - 1)) / span : null,
   };
+}
+
+/** Of an answer that was taken up: how it began was not seen. */
+function statsOfRest(answer) {
+  return { ...statsOf(answer), firstTokenMs: null, tokensPerSecond: null };
 }

@@ -5,13 +5,15 @@
  * and the way from it to the root is the conversation as read. It does not know who writes or shows them.
  *
  *     conversation  {id, title, created, updated, head}
- *     message       {id, conversation, parent, role: "user" | "assistant", text, created, status?, error?, stats?}
+ *     message       {id, conversation, parent, role: "user" | "assistant", text, created, status?, error?, stats?,
+ *                    responseId?, sequence?}
  *
- * Times are milliseconds since 1970.
+ * Times are milliseconds since 1970. With `responseId` and `sequence`, the number of the last event in `text`, an
+ * answer that runs can be taken up again.
  */
 
 const NAME = "tickwire";
-const VERSION = 1;
+const VERSION = 2;
 
 /** An id that also works where crypto.randomUUID does not: on a page served over plain http from another host. */
 export function newId() {
@@ -37,9 +39,12 @@ function committed(transaction) {
 export async function openStore() {
   try {
     const opening = indexedDB.open(NAME, VERSION);
-    opening.onupgradeneeded = () => {
-      opening.result.createObjectStore("conversations", { keyPath: "id" });
-      opening.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+    opening.onupgradeneeded = ({ oldVersion }) => {
+      if (oldVersion < 1) {
+        opening.result.createObjectStore("conversations", { keyPath: "id" });
+        opening.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+      }
+      if (oldVersion < 2) opening.transaction.objectStore("messages").createIndex("status", "status");
     };
     return new LastingStore(await settled(opening));
   } catch (error) {
@@ -70,13 +75,27 @@ class LastingStore {
     return settled(index.getAll(conversationId));
   }
 
-  /** Writes a conversation and some of its messages in one transaction. */
-  save(conversation, ...messages) {
+  /** All messages whose status is one of these, in no order. */
+  async withStatus(statuses) {
+    const index = this.#db.transaction("messages").objectStore("messages").index("status");
+    return (await Promise.all(statuses.map((status) => settled(index.getAll(status))))).flat();
+  }
+
+  /** Writes a conversation and its new message in one transaction. */
+  save(conversation, message) {
     const transaction = this.#db.transaction(["conversations", "messages"], "readwrite");
     transaction.objectStore("conversations").put(conversation);
-    for (const message of messages) transaction.objectStore("messages").put(message);
+    transaction.objectStore("messages").put(message);
     // A page that is going away may not live to see its transaction commit by itself.
     transaction.commit();
+    return committed(transaction);
+  }
+
+  /** Writes what a message is now. Its conversation is left alone: another tab may have carried it on. */
+  update(message) {
+    const transaction = this.#db.transaction("messages", "readwrite");
+    transaction.objectStore("messages").put(message);
+    transaction.commit(); // As in `save`.
     return committed(transaction);
   }
 
@@ -110,9 +129,17 @@ class PassingStore {
     return [...this.#messages.values()].filter((message) => message.conversation === conversationId);
   }
 
-  async save(conversation, ...messages) {
+  async withStatus(statuses) {
+    return [...this.#messages.values()].filter((message) => statuses.includes(message.status));
+  }
+
+  async save(conversation, message) {
     this.#conversations.set(conversation.id, { ...conversation });
-    for (const message of messages) this.#messages.set(message.id, { ...message });
+    this.#messages.set(message.id, { ...message });
+  }
+
+  async update(message) {
+    this.#messages.set(message.id, { ...message });
   }
 
   async remove(conversationId) {

@@ -69,6 +69,7 @@ async def fake() -> AsyncIterator[FakeServer]:
     runner.should_exit = True
     runner.force_exit = True
     await running
+    await server.stop()
 
 
 class Watch:

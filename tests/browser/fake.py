@@ -1,7 +1,8 @@
 """A server for the page without a model: each answer is a script that the test gives.
 
 Knows the socket protocol as the page relies on it. It checks nothing of what it is sent: tests look at
-`requests`. It runs in the test's own event loop, so that a test can hold a script at any point.
+`requests`. A response goes on when its reader is gone, and can be taken up. It runs in the test's own event
+loop, so that a test can hold a script at any point.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,21 +25,32 @@ MODEL = "fake-model"
 
 
 class Reply:
-    """One response as the server side of the socket sees it."""
+    """One response as the server knows it: its log, and whether somebody wants it to end."""
 
-    def __init__(self, socket: WebSocket, request: dict[str, Any], number: int) -> None:
+    def __init__(self, request: dict[str, Any], number: int, refuse: Callable[..., Awaitable[None]]) -> None:
         self.request = request
         self.cancelled = asyncio.Event()
         self.id = f"resp_{number}"
-        self._socket = socket
-        self._sequence = itertools.count()
+        self.events: list[dict[str, Any]] = []
+        self._refuse = refuse
+        self._news = asyncio.Event()
         self._tokens = 0
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Any event of this response, with its lane and its sequence number."""
-        event = {"type": kind, "sequence_number": next(self._sequence), **fields}
-        event["stream_id"] = self.request["stream_id"]
-        await self._socket.send_text(json.dumps(event))
+        """Any event of this response, with its sequence number."""
+        self.events.append({"type": kind, "sequence_number": len(self.events), **fields})
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def tell(self, socket: WebSocket, lane: str, number: int) -> None:
+        """All events from this number on, for as long as somebody listens."""
+        while True:
+            news = self._news
+            if number < len(self.events):
+                await socket.send_text(json.dumps(self.events[number] | {"stream_id": lane}))
+                number += 1
+            else:
+                await news.wait()
 
     async def begin(self) -> None:
         await self.send("response.created", response=self._response("in_progress"))
@@ -64,19 +76,17 @@ class Reply:
         response = self._response("incomplete") | {"incomplete_details": {"reason": reason}}
         await self.send("response.incomplete", response=response)
 
+    async def cancel(self) -> None:
+        """The end of a response that was cancelled."""
+        await self.send("response.incomplete", response=self._response("cancelled"))
+
     async def failed(self, code: str, message: str) -> None:
         response = self._response("failed") | {"error": {"code": code, "message": message}}
         await self.send("response.failed", response=response)
 
     async def refuse(self, status: int, **error: Any) -> None:
         """The error event that answers a request which never became a response."""
-        event = {
-            "type": "error",
-            "status": status,
-            "error": error,
-            "stream_id": self.request.get("stream_id"),
-        }
-        await self._socket.send_text(json.dumps(event))
+        await self._refuse(status, **error)
 
     def _response(self, status: str) -> dict[str, Any]:
         usage = {"input_tokens": 7, "output_tokens": self._tokens, "total_tokens": 7 + self._tokens}
@@ -92,7 +102,7 @@ class Reply:
         }
 
 
-Script = Callable[[Reply], Awaitable[None]]
+Script = Callable[[Reply], Coroutine[Any, Any, None]]
 
 
 def says(*pieces: str) -> Script:
@@ -107,15 +117,19 @@ def says(*pieces: str) -> Script:
 
 
 class FakeServer:
-    """`scripts` are used in order, one for each `response.create`; `requests` are those frames."""
+    """`scripts` are used in order, one for each `response.create`; `requests` are those frames, and `resumes`
+    those that took a response up."""
 
     def __init__(self) -> None:
         self.scripts: list[Script] = []
         self.requests: list[dict[str, Any]] = []
+        self.resumes: list[dict[str, Any]] = []
         self.accepting = True
         self.origin = ""
         self._sockets: set[WebSocket] = set()
         self._numbers = itertools.count(1)
+        self._replies: dict[str, Reply] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self.app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
@@ -129,6 +143,18 @@ class FakeServer:
         for socket in list(self._sockets):
             await socket.close(code)
 
+    def forget(self) -> None:
+        """Knows no response any more, as after a restart."""
+        self._replies.clear()
+
+    async def stop(self) -> None:
+        """Ends all scripts. One that went wrong is told."""
+        for task in self._tasks:
+            task.cancel()
+        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
     async def _models(self, request: Request) -> JSONResponse:
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
@@ -138,30 +164,50 @@ class FakeServer:
             return
         await socket.accept()
         self._sockets.add(socket)
-        replies: dict[str, Reply] = {}
-        async with asyncio.TaskGroup() as tasks:
-            try:
-                while True:
-                    self._handle(json.loads(await socket.receive_text()), socket, replies, tasks)
-            except WebSocketDisconnect:
-                self._sockets.discard(socket)
-                for reply in replies.values():
-                    reply.cancelled.set()
-
-    def _handle(
-        self, frame: dict[str, Any], socket: WebSocket, replies: dict[str, Reply], tasks: asyncio.TaskGroup
-    ) -> None:
-        if frame["type"] == "response.cancel":
-            replies[frame["response_id"]].cancelled.set()
-            return
-        self.requests.append(frame)
-        reply = Reply(socket, frame, next(self._numbers))
-        replies[reply.id] = reply
-        tasks.create_task(self._run(self.scripts.pop(0), reply))
-
-    async def _run(self, script: Script, reply: Reply) -> None:
         try:
-            await script(reply)
+            while True:
+                await self._handle(json.loads(await socket.receive_text()), socket)
+        except WebSocketDisconnect:
+            self._sockets.discard(socket)
+
+    async def _handle(self, frame: dict[str, Any], socket: WebSocket) -> None:
+        lane = frame.get("stream_id")
+
+        async def refuse(status: int, **error: Any) -> None:
+            event = {"type": "error", "status": status, "error": error, "stream_id": lane}
+            await socket.send_text(json.dumps(event))
+
+        match frame["type"]:
+            case "response.create":
+                self.requests.append(frame)
+                reply = Reply(frame, next(self._numbers), refuse)
+                self._replies[reply.id] = reply
+                self._do(self.scripts.pop(0)(reply))
+                self._do(reply.tell(socket, lane, 0))
+            case "response.resume":
+                self.resumes.append(frame)
+                reply = self._replies.get(frame["response_id"])
+                if reply is None:
+                    error = {"code": "response_not_found", "param": "response_id"}
+                    await refuse(404, message=f"response_id: got {frame['response_id']}", **error)
+                    return
+                after = frame.get("starting_after", -1)
+                told = {"response_id": reply.id, "starting_after": after, "status": "in_progress"}
+                await socket.send_text(json.dumps({"type": "response.resumed", "stream_id": lane, **told}))
+                self._do(reply.tell(socket, lane, after + 1))
+            case "response.cancel":
+                self._replies[frame["response_id"]].cancelled.set()
+            case "ping":
+                await socket.send_text(json.dumps({"type": "pong", "id": frame["id"], "time": 0}))
+            case kind:
+                raise AssertionError(f"the page sent {kind}")
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(asyncio.create_task(self._until_gone(work)))
+
+    async def _until_gone(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
         except (WebSocketDisconnect, RuntimeError):
-            # The page has gone, or the test closed the socket under the script.
+            # The page has gone, or the test closed the socket under it.
             return

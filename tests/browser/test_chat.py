@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.conftest import Watch
-from tests.browser.fake import MODEL, FakeServer, Reply, says
+from tests.browser.fake import MODEL, FakeServer, Reply, Script, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -70,7 +70,7 @@ async def test_stopping_keeps_what_was_said(page: Page, fake: FakeServer, how: s
         await reply.begin()
         await reply.text("Once upon")
         await reply.cancelled.wait()
-        await reply.incomplete("cancelled")
+        await reply.cancel()
 
     fake.scripts.append(script)
     await ask(page, "A story?")
@@ -91,7 +91,7 @@ async def test_a_stop_before_the_response_exists_is_sent_when_it_does(page: Page
         await stopped.wait()
         await reply.begin()
         await reply.cancelled.wait()
-        await reply.incomplete("cancelled")
+        await reply.cancel()
 
     fake.scripts.append(script)
     await ask(page, "Hello?")
@@ -100,32 +100,94 @@ async def test_a_stop_before_the_response_exists_is_sent_when_it_does(page: Page
     await expect(last_answer(page).locator(".ending")).to_have_text("Stopped")
 
 
-async def test_reload_keeps_the_conversation_and_a_half_answer(page: Page, fake: FakeServer) -> None:
+async def test_stop_again_and_stop_leave_one_question_and_one_answer(page: Page, fake: FakeServer) -> None:
+    def saying(text: str) -> Script:
+        async def script(reply: Reply) -> None:
+            await reply.begin()
+            await reply.text(text)
+            await reply.cancelled.wait()
+            await reply.cancel()
+
+        return script
+
+    fake.scripts += [saying("First."), saying("Second."), says("Third.")]
+    await ask(page, "Hello")
+    for text in ("First.", "Second."):
+        await expect(last_answer(page).locator(".prose")).to_have_text(text)
+        await page.get_by_role("button", name="Stop the answer").click()
+        await expect(last_answer(page).locator(".ending")).to_have_text("Stopped")
+        await page.get_by_role("button", name="Answer again").click()
+    await expect(last_answer(page).locator(".prose")).to_have_text("Third.")
+    await page.reload()
+    await expect(page.get_by_role("article")).to_have_count(2)
+    assert all(request["input"] == fake.requests[0]["input"] for request in fake.requests)
+
+
+async def test_reload_takes_a_half_answer_up_again(page: Page, fake: FakeServer) -> None:
+    words = [f"word{n} " for n in range(40)]
+    go_on = asyncio.Event()
+
     async def script(reply: Reply) -> None:
         await reply.begin()
-        await reply.text("Half an ans")
-        await reply.cancelled.wait()
+        await reply.text(*words[:20])
+        await go_on.wait()
+        await reply.text(*words[20:])
+        await reply.complete()
 
     fake.scripts += [says("Hello to you."), script]
     await ask(page, "Hello <b>there</b>")
     await expect(last_answer(page).locator(".figures")).to_contain_text("token")
     await ask(page, "Go on")
-    await expect(last_answer(page)).to_contain_text("Half an ans")
+    await expect(last_answer(page)).to_contain_text("word19")
     await page.reload()
     await expect(page.get_by_role("article")).to_have_count(4)
     await expect(page.get_by_role("article", name="You").first).to_have_text("Hello <b>there</b>")
     await expect(page.get_by_role("article", name="Answer").first).to_contain_text("Hello to you.")
-    await expect(last_answer(page).locator(".prose")).to_have_text("Half an ans")
-    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
+    await expect(last_answer(page).locator(".prose")).to_have_text("".join(words[:20]))
+    await expect(last_answer(page)).to_have_attribute("aria-busy", "true")
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
+    go_on.set()
+    await expect(last_answer(page).locator(".figures")).to_contain_text("40 tokens")
+    await expect(last_answer(page).locator(".prose")).to_have_text("".join(words))
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    assert [resume["starting_after"] for resume in fake.resumes] == [21], "the text before was told again"
 
 
-async def test_an_answer_is_kept_as_it_comes(context: BrowserContext, page: Page, fake: FakeServer) -> None:
-    """Not only when the page is left in good order: another tab sees it while it is still being written."""
+async def test_reload_before_the_first_token_and_elsewhere(page: Page, fake: FakeServer) -> None:
+    """Answers belong to their conversations: one that is not on screen is taken up, too."""
+    go_on = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await go_on.wait()
+        await reply.text("At last.")
+        await reply.complete()
+
+    fake.scripts.append(script)
+    await ask(page, "Slow one")
+    await expect(last_answer(page)).to_contain_text("Waiting for the first token")
+    await page.get_by_role("button", name="New chat").first.click()
+    await page.reload()
+    await expect(page.locator("body[data-ready]")).to_be_visible()
+    go_on.set()
+    await page.get_by_role("button", name="Slow one", exact=True).click()
+    await expect(last_answer(page).locator(".prose")).to_have_text("At last.")
+    await expect(last_answer(page).locator(".figures")).to_have_text("1 token")
+
+
+async def test_a_second_tab_reads_along_and_can_stop(
+    context: BrowserContext, page: Page, fake: FakeServer
+) -> None:
+    """The answer is kept as it comes, not only when the page is left in good order."""
+    go_on = asyncio.Event()
 
     async def script(reply: Reply) -> None:
         await reply.begin()
         await reply.text("Half an ans")
+        await go_on.wait()
+        await reply.text("wer, and ")
         await reply.cancelled.wait()
+        await reply.cancel()
 
     fake.scripts.append(script)
     await ask(page, "Hello")
@@ -133,6 +195,39 @@ async def test_an_answer_is_kept_as_it_comes(context: BrowserContext, page: Page
     other = await context.new_page()
     await other.goto(page.url)
     await expect(last_answer(other)).to_contain_text("Half an ans")
+    go_on.set()
+    for tab in (page, other):
+        await expect(last_answer(tab).locator(".prose")).to_have_text("Half an answer, and")
+    await other.get_by_role("button", name="Stop the answer").click()
+    for tab in (page, other):
+        await expect(last_answer(tab).locator(".ending")).to_have_text("Stopped")
+        await expect(tab.get_by_role("button", name="Send")).to_be_visible()
+    # What the other tab wrote down must not undo what this one does.
+    fake.scripts.append(says("Second."))
+    await ask(page, "And now?")
+    await expect(last_answer(page)).to_contain_text("Second.")
+    await page.reload()
+    await expect(page.get_by_role("article")).to_have_count(4)
+
+
+async def test_what_the_server_forgot_is_said_and_what_was_read_is_kept(page: Page, fake: FakeServer) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half an ans")
+        await reply.cancelled.wait()
+
+    fake.scripts += [script, says("A whole answer.")]
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("Half an ans")
+    fake.forget()
+    await page.reload()
+    await expect(last_answer(page).locator(".prose")).to_have_text("Half an ans")
+    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
+    failure = last_answer(page).locator(".failure")
+    await expect(failure).to_contain_text("the server does not have it any more")
+    await failure.get_by_role("button", name="Try again").click()
+    await expect(last_answer(page).locator(".prose")).to_have_text("A whole answer.")
+    await expect(page.get_by_role("article")).to_have_count(2)
 
 
 async def test_the_bare_address_comes_back_to_the_last_conversation(page: Page, fake: FakeServer) -> None:
@@ -242,27 +337,85 @@ async def test_a_conversation_too_long_offers_a_new_one(page: Page, fake: FakeSe
 
 async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer, watch: Watch) -> None:
     watch.allow("WebSocket connection to .* failed")
+    go_on = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half, ")
+        await go_on.wait()
+        await reply.text("and whole.")
+        await reply.complete()
+
+    fake.scripts += [script, says("Late.")]
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("Half,")
+    fake.accepting = False
+    await fake.drop(1012)
+    await expect(page.locator("#strip")).to_contain_text("The connection is lost.")
+    go_on.set()
+    # The answer still runs, and a question asked now waits for the connection instead of being lost.
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
+    await page.get_by_role("button", name="New chat").first.click()
+    await ask(page, "Are you there?")
+    await expect(last_answer(page)).to_contain_text("Waiting for the connection")
+    fake.accepting = True
+    await page.get_by_role("button", name="Try now").click()
+    await expect(last_answer(page)).to_contain_text("Late.")
+    await expect(page.locator("#strip")).to_be_hidden()
+    await page.get_by_role("button", name="Hello", exact=True).click()
+    await expect(last_answer(page).locator(".prose")).to_have_text("Half, and whole.")
+    await expect(last_answer(page).locator(".figures")).to_contain_text("2 tokens")
+
+
+async def test_stopping_without_a_connection_is_told_later(
+    page: Page, fake: FakeServer, watch: Watch
+) -> None:
+    watch.allow("WebSocket connection to .* failed")
+    told = asyncio.Event()
 
     async def script(reply: Reply) -> None:
         await reply.begin()
         await reply.text("Half")
         await reply.cancelled.wait()
+        told.set()
+        await reply.text(" too much")
+        await reply.cancel()
 
-    fake.scripts += [script, says("Whole.")]
-    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    fake.scripts += [script, says("Next.")]
     await ask(page, "Hello")
     await expect(last_answer(page)).to_contain_text("Half")
     fake.accepting = False
     await fake.drop(1012)
-    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
-    await expect(page.locator("#strip")).to_contain_text("The connection is lost.")
-    # A question asked now waits for the connection instead of being lost.
-    await last_answer(page).get_by_role("button", name="Try again").click()
-    await expect(last_answer(page)).to_contain_text("Waiting for the connection")
+    await expect(page.locator("#strip")).to_be_visible()
+    await page.get_by_role("button", name="Stop the answer").click()
+    await expect(last_answer(page).locator(".ending")).to_have_text("Stopped")
     fake.accepting = True
     await page.get_by_role("button", name="Try now").click()
-    await expect(last_answer(page)).to_contain_text("Whole.")
-    await expect(page.locator("#strip")).to_be_hidden()
+    async with asyncio.timeout(5):
+        await told.wait()
+    await ask(page, "And then?")
+    await expect(last_answer(page)).to_contain_text("Next.")
+    await expect(page.get_by_role("article", name="Answer").first.locator(".prose")).to_have_text("Half")
+
+
+async def test_answers_do_not_outlive_a_restart(page: Page, fake: FakeServer) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half")
+        await reply.cancelled.wait()
+
+    fake.scripts.append(script)
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("Half")
+    fake.forget()
+    await fake.drop(1012)
+    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
+    await expect(last_answer(page).locator(".prose")).to_have_text("Half")
+    await expect(last_answer(page).locator(".failure")).to_contain_text(
+        "the server does not have it any more"
+    )
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
 async def test_a_server_that_says_stay_away_is_not_asked_again(page: Page, fake: FakeServer) -> None:
