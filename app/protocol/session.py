@@ -168,6 +168,8 @@ class SocketSession:
         self._recent = ConversationStore(RECENT_CONVERSATIONS, RECENT_BYTES)
         self._steer_bytes = 0
         """Size of what waits to steer."""
+        self._num_steers = 0
+        """All that were ever accepted."""
         self._num_looks = 0
 
     @property
@@ -322,7 +324,9 @@ class SocketSession:
             number = turn.next_number - 1 if turn else -1
             return [Send(steer_failed(steer, None, *refusal, number, lane))]
         assert turn is not None, "it would have been refused"
-        accepted = Accepted(_steer_id(turn), steer)
+        steer_id = f"steer_{steer.previous_response_id.removeprefix('resp_')}_{self._num_steers}"
+        accepted = Accepted(steer_id, steer)
+        self._num_steers += 1
         is_first = not turn.steers
         turn.steers.append(accepted)
         self._steer_bytes += steer.size
@@ -334,16 +338,15 @@ class SocketSession:
         if steer.error is not None:
             return "invalid_input", steer.error.message
         response_id = steer.previous_response_id
-        if turn is None:
-            if response_id in self._by_response:
-                return "response_not_active", "previous_response_id: its events are not told here yet"
-            past = self._past.get(response_id)
-            if past is None:
-                allowed = "allowed: a running response of this connection"
-                return "response_not_found", f"previous_response_id: got {shown(response_id)}, {allowed}"
+        if past := self._past.get(response_id):
             if past.is_complete:
                 return "response_already_completed", "previous_response_id: it has ended"
             return "response_not_active", "previous_response_id: it has ended before its time"
+        if turn is None:
+            if response_id in self._by_response:
+                return "response_not_active", "previous_response_id: its events are not told here yet"
+            allowed = "allowed: a running response of this connection"
+            return "response_not_found", f"previous_response_id: got {shown(response_id)}, {allowed}"
         if turn.is_replay:
             return "response_already_completed", "previous_response_id: it has ended"
         if turn.is_cancelled:
@@ -420,10 +423,6 @@ def _lane_of(message: Understood) -> str | None:
     if isinstance(message, CancelResponse):
         return message.stream_id
     return message.lane if isinstance(message, Create | Resume) else None
-
-
-def _steer_id(turn: Turn) -> str:
-    return f"steer_{(turn.response_id or '').removeprefix('resp_')}_{len(turn.steers)}"
 
 
 def _steer_failed(accepted: Accepted, lane: str | None, number: int, why: str) -> Effect:
