@@ -30,6 +30,7 @@ from app.api.health import health_routes
 from app.api.http import EXPOSED, RequestIds, on_fault, on_http_exception
 from app.api.models import model_routes
 from app.api.page import page_routes
+from app.api.responses import ResponsesEndpoint
 from app.api.responses_socket import ResponsesSocket
 from app.api.spec import spec_routes
 from app.bridge import Bridge
@@ -96,6 +97,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
         routes=[
             Route("/v1/chat/completions", ChatCompletions(service, settings), methods=["POST"]),
             WebSocketRoute("/v1/responses", ResponsesSocket(responses, metrics, settings)),
+            *ResponsesEndpoint(responses, settings).routes(),
             *model_routes(service),
             *health_routes(service, metrics),
             *debug_routes(service),
@@ -107,6 +109,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.responses = responses
     return app
 
 
@@ -117,7 +120,7 @@ def _cors(settings: Settings) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=EXPOSED,
         )

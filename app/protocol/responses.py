@@ -7,6 +7,8 @@ Does not know: sockets, lanes, HTTP, the engine, tokens.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import chain
+from sys import getsizeof
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -14,7 +16,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from app.protocol.endings import failure
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, shown
 from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
 from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
@@ -27,7 +29,7 @@ from engine.sampling import MAX_LOGPROBS, SamplingParams
 
 UNSUPPORTED: Unsupported = {
     "access_programs": (),
-    "background_options": (),
+    "background_options": ({}, {"completion_window": "soonest"}),
     "context_management": ([],),
     "continuation_id": (),
     "conversation": (),
@@ -45,7 +47,6 @@ UNSUPPORTED: Unsupported = {
     "text": ({}, {"format": {"type": "text"}}),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "truncation": ("disabled",),
 }
 """Parameters of the OpenAI API that we know and do not support, and their values that change nothing."""
 
@@ -53,6 +54,7 @@ UNSUPPORTED: Unsupported = {
 class InputText(StrictObject):
     type: Literal["input_text"]
     text: str
+    prompt_cache_breakpoint: None = None
 
 
 class OutputText(StrictObject):
@@ -124,6 +126,13 @@ class CreateResponse(RequestFields):
         description=f"an integer from 0 to {MAX_LOGPROBS}, with {LOGPROBS!r} in include",
     )
     store: bool | None = Field(None, description=SWITCH)
+    stream: bool | None = Field(None, description=SWITCH)
+    background: bool | None = Field(None, description=f"{SWITCH}, and true only if it is stored")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None,
+        description="'auto', which drops the oldest messages where they do not fit, or 'disabled', which "
+        "refuses them",
+    )
     generate: bool | None = Field(None, description=SWITCH)
     metadata: Metadata | None = Field(
         None, description="an object of up to 16 strings, each up to 512 characters under a key of up to 64"
@@ -133,6 +142,15 @@ class CreateResponse(RequestFields):
     def stored(self) -> bool:
         """Kept for other connections too, unless the client says no."""
         return self.store is not False
+
+    @property
+    def in_background(self) -> bool:
+        """It needs nobody who waits for it."""
+        return self.background is True
+
+    @property
+    def may_be_truncated(self) -> bool:
+        return self.truncation == "auto"
 
     @property
     def warms_up(self) -> bool:
@@ -173,15 +191,76 @@ def parse_create(fields: dict[str, Any]) -> CreateResponse:
             code="invalid_value",
             param="top_logprobs",
         )
+    if request.in_background and not request.stored:
+        raise ApiError(
+            400,
+            "background: got true with store=false, allowed: only what is stored, for nobody could read it",
+            code="invalid_value",
+            param="background",
+        )
     refuse_empty(request.messages, "input")
     _ = request.sampling
     return request
+
+
+class CountInputTokens(StrictObject):
+    """Those fields of a response's request that make its prompt."""
+
+    model: str | None = Field(None, description="the name of the served model, or nothing")
+    input: Input | None = Field(None, description=INPUT)
+    instructions: str | None = Field(None, description="a string")
+    previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
+
+
+UNSUPPORTED_IN_COUNT: Unsupported = {
+    name: UNSUPPORTED[name]
+    for name in ("conversation", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
+} | {"personality": (), "truncation": ("disabled",)}
+
+
+def parse_count(fields: dict[str, Any]) -> CreateResponse:
+    """As the request of a response that has this prompt. Raises ApiError."""
+    given = parse(CountInputTokens, fields, UNSUPPORTED_IN_COUNT)
+    if not (given.input or given.instructions or given.previous_response_id):
+        raise ApiError(
+            400, f"input: missing, expected: {INPUT}", code="missing_required_parameter", param="input"
+        )
+    request = CreateResponse.model_construct(**(dict(given) | {"input": given.input or []}))
+    refuse_empty(request.messages, "input")
+    return request
+
+
+REPEATED = {
+    "background",
+    "generate",
+    "include",
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "previous_response_id",
+    "store",
+    "temperature",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+}
+"""Fields of a request that its response repeats, or that say what the response looks like."""
+
+
+def reduced(request: CreateResponse) -> CreateResponse:
+    """What a response that has ended needs to know of its request. Others may be large."""
+    fields = {name: getattr(request, name) for name in request.model_fields_set & REPEATED}
+    return CreateResponse.model_construct(**fields)
 
 
 OPENING = 4
 """Events before the first delta: created, in_progress, output_item.added, content_part.added."""
 CLOSING = 4
 """Events after the last delta: output_text.done, content_part.done, output_item.done, the end."""
+
+JSON_PER_LOGPROB = 7
+"""How much longer log probabilities are as JSON than as numbers, about."""
 
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -217,9 +296,17 @@ class ResponseEvents:
     Args:
         answer: with one choice.
         vocabulary: what the tokens of log probabilities stand for.
+        num_dropped: messages that were left out because not all fitted.
     """
 
-    def __init__(self, answer: Answer, request: CreateResponse, model: str, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        request: CreateResponse,
+        model: str,
+        vocabulary: Vocabulary,
+        num_dropped: int = 0,
+    ) -> None:
         self.id = f"resp_{answer.request_id}"
         self.answer = answer
         (self.stream,) = answer.streams
@@ -227,9 +314,10 @@ class ResponseEvents:
         self._item_id = f"msg_{answer.request_id}"
         self._model = model
         self._vocabulary = vocabulary
+        self.num_dropped = num_dropped
         self._written: dict[int, bytes] = {}
         """Delta -> its log probabilities as JSON. The last four events repeat them all, which may be
-        megabytes: each is made once."""
+        megabytes: each is made once, as long as somebody reads."""
         self._num_opening = 2 if request.warms_up else OPENING
 
     @property
@@ -242,8 +330,69 @@ class ResponseEvents:
         return OPENING + self.stream.num_deltas + CLOSING
 
     @property
+    def num_told(self) -> int:
+        """Numbers that some reader may have been given."""
+        all_events = self.num_events
+        if all_events is not None:
+            return all_events
+        return self._num_opening + (0 if self.request.warms_up else self.stream.num_sealed)
+
+    def first_after(self, starting_after: int | None) -> int:
+        """The number with which a reader goes on that has seen all up to `starting_after`; -1 and None: it
+        has seen nothing.
+
+        Raises:
+            ApiError: nobody was ever given that number.
+        """
+        number = 0 if starting_after is None else starting_after + 1
+        if not 0 <= number <= self.num_told:
+            raise ApiError(
+                400,
+                f"starting_after: got {shown(starting_after)}, allowed: a sequence_number that was given, "
+                f"at the moment up to {self.num_told - 1}",
+                code="out_of_range",
+                param="starting_after",
+            )
+        return number
+
+    @property
     def has_failed(self) -> bool:
         return self.stream.end is not None and self._outcome(self.stream.end)[1] == "failed"
+
+    # -- what it takes ----------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Bytes that grow with the request and are kept as long as it is, beside messages."""
+        request = self.request
+        texts = [request.instructions, request.user, *chain(*(request.metadata or {}).items())]
+        return sum(map(getsizeof, texts))
+
+    def rest(self) -> None:
+        """It has ended, and nobody reads it: keep what cannot be made again."""
+        self.request = reduced(self.request)
+        self._written = {}
+
+    @property
+    def json_size(self) -> int:
+        """Bytes of the response object, about."""
+        return (JSON_PER_LOGPROB if self.request.with_logprobs else 1) * self.stream.size
+
+    @property
+    def unwritten_size(self) -> int:
+        """Bytes, about, of the JSON that is still to be made before the last events can be told."""
+        if not self.request.with_logprobs or len(self._written) == self.stream.num_deltas:
+            return 0
+        return self.json_size
+
+    def write_logprobs(self) -> dict[int, bytes]:
+        """That JSON, for `adopt`. May be called from any thread once the answer has ended."""
+        return {index: self._written_of(index) for index in range(self.stream.num_deltas)}
+
+    def adopt(self, written: dict[int, bytes]) -> None:
+        self._written = written
+
+    # -- what it looks like -----------------------------------------------------------------------------
 
     def response(self) -> Event:
         """The response object as it stands."""
@@ -271,7 +420,7 @@ class ResponseEvents:
             if taken is None:
                 return None
             if isinstance(taken, Delta):
-                logprobs = self._logprobs(number - OPENING, taken)
+                logprobs = self._logprobs(number - OPENING)
                 event = self._at_part("response.output_text.delta", delta=taken.text, logprobs=logprobs)
             else:
                 event = self._closing(number - OPENING - self.stream.num_deltas, taken)
@@ -281,7 +430,8 @@ class ResponseEvents:
     def _opening(self, number: int) -> Event:
         match number:
             case 0:
-                return {"type": "response.created", "response": self._response("in_progress")}
+                status = "queued" if self.request.in_background else "in_progress"
+                return {"type": "response.created", "response": self._response(status)}
             case 1:
                 return {"type": "response.in_progress", "response": self._response("in_progress")}
             case 2:
@@ -291,10 +441,10 @@ class ResponseEvents:
     def _closing(self, step: int, end: FinishedEvent) -> Event:
         match step:
             case 0:
-                text, logprobs = self.stream.text, self._all_logprobs
+                text, logprobs = self.stream.text, self._all_logprobs()
                 return self._at_part("response.output_text.done", text=text, logprobs=logprobs)
             case 1:
-                return self._at_part("response.content_part.done", part=self._final_part)
+                return self._at_part("response.content_part.done", part=self._final_part())
             case 2:
                 return self._item_event("response.output_item.done", self._final_item(end))
             case 3:
@@ -325,13 +475,13 @@ class ResponseEvents:
 
     def _response(self, status: str) -> Event:
         request = self.request
-        return {
+        response = {
             "id": self.id,
             "object": "response",
             "created_at": self.answer.created,
             "completed_at": None,
             "status": status,
-            "background": False,
+            "background": request.in_background,
             "error": None,
             "incomplete_details": None,
             "instructions": request.instructions,
@@ -342,42 +492,43 @@ class ResponseEvents:
             "parallel_tool_calls": True,
             "previous_response_id": request.previous_response_id,
             "store": request.stored,
-            "temperature": request.sampling.temperature,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
             "top_logprobs": request.top_logprobs or 0,
-            "top_p": request.sampling.top_p,
-            "truncation": "disabled",
+            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "truncation": request.truncation or "disabled",
             "usage": None,
             "user": request.user,
         }
+        return response | {"truncated_items": self.num_dropped} if request.may_be_truncated else response
 
     def _final_item(self, end: FinishedEvent) -> Event:
         item = self._item("completed" if end.reason is FinishReason.STOP else "incomplete")
-        return item | {"content": [self._final_part]}
+        return item | {"content": [self._final_part()]}
 
-    @cached_property
     def _final_part(self) -> Event:
-        return _part(self.stream.text, self._all_logprobs)
+        return _part(self.stream.text, self._all_logprobs())
 
-    def _logprobs(self, index: int, delta: Delta) -> Json:
+    def _logprobs(self, index: int) -> Json:
         """Those of delta `index`."""
         if not self.request.with_logprobs:
             return []
         if index not in self._written:
-            self._written[index] = orjson.dumps(entries(delta.logprobs, self._vocabulary))
+            self._written[index] = self._written_of(index)
         return orjson.Fragment(self._written[index])
 
-    @cached_property
+    def _written_of(self, index: int) -> bytes:
+        delta = self.stream.take(index)
+        return orjson.dumps(entries(delta.logprobs if isinstance(delta, Delta) else (), self._vocabulary))
+
     def _all_logprobs(self) -> Json:
         """Those of the whole answer, which must have ended."""
         if not self.request.with_logprobs:
             return []
         for index in range(self.stream.num_deltas):
-            delta = self.stream.take(index)
-            if isinstance(delta, Delta):
-                self._logprobs(index, delta)
+            self._logprobs(index)
         lists = [self._written[index][1:-1] for index in range(self.stream.num_deltas)]
         return orjson.Fragment(b"[" + b",".join(filter(None, lists)) + b"]")
 

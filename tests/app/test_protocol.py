@@ -182,7 +182,10 @@ CREATE = [
     ({"instructions": ["x"]}, "instructions", "invalid_type", "got a list of 1, allowed: a string"),
     ({"metadata": {"a": 1}}, "metadata.a", "invalid_type", "got 1, allowed: a string"),
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "value_too_long", "up to 16 strings"),
-    ({"truncation": "auto"}, "truncation", "unsupported_value", "got 'auto', allowed: \"disabled\""),
+    ({"truncation": "yes"}, "truncation", "invalid_value", "got 'yes', allowed: 'auto', which drops"),
+    ({"background": 1}, "background", "invalid_type", "got 1, allowed: true or false"),
+    ({"background": True, "store": False}, "background", "invalid_value", "only what is stored"),
+    ({"stream": "yes"}, "stream", "invalid_type", "got 'yes', allowed: true or false"),
     ({"conversation": "conv_1"}, "conversation", "unsupported_parameter", "not supported"),
     (
         {"include": ["reasoning.encrypted_content"]},
