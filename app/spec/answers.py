@@ -186,10 +186,16 @@ RESPONSES: dict[str, Schema] = {
             "tools": items(TEXT, maxItems=0),
             "top_logprobs": COUNT,
             "top_p": NUMBER,
-            "truncation": one_of("disabled"),
+            "truncation": one_of("auto", "disabled"),
             "usage": maybe(ref("ResponseUsage")),
             "user": maybe(TEXT),
-        }
+        },
+        {
+            "truncated_items": {
+                **COUNT,
+                "description": "with truncation 'auto': messages that were left out",
+            }
+        },
     ),
 }
 
