@@ -21,7 +21,7 @@ serve: $(VENV)/.installed
 
 # Tests whose arithmetic takes one core run side by side; those of the server, the models and the page come after,
 # one by one, for they take all cores there are.
-SIDE_BY_SIDE := tests/benchmarks tests/engine tests/kernels tests/loading
+SIDE_BY_SIDE := tests/benchmarks tests/engine tests/kernels tests/loading sdk/python/tests
 
 test: lint browser
 ifeq ($(ARGS),)
