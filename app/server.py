@@ -81,6 +81,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
     engine = make_engine(bridge.publish)
     bridge.attach(engine)
     service = Service(bridge, model, Callers(settings.api_keys))
+    chat = ChatCompletions(service, settings)
     responses = Responses(service, settings)
 
     @contextlib.asynccontextmanager
@@ -95,7 +96,8 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
 
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", ChatCompletions(service, settings), methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/chat/completions/{completion_id}", chat, methods=["GET"]),
             WebSocketRoute("/v1/responses", ResponsesSocket(responses, metrics, settings)),
             *ResponsesEndpoint(responses, settings).routes(),
             *model_routes(service),

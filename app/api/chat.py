@@ -1,137 +1,169 @@
-"""POST /v1/chat/completions: JSON, or server-sent events with `stream: true`.
+"""POST /v1/chat/completions: JSON, or server-sent events with `stream: true`; and GET of one by its id.
 
-Knows: HTTP and SSE framing. Does not know: how answers come about, what chunks look like.
+Knows: HTTP, which answers can be taken up again and by whom. Does not know: how answers come about, what
+chunks look like.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import aclosing
 
-import orjson
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api import sse
+from app.api.chunked import failure_among, in_one_piece, send_chunks
 from app.api.http import (
     ClientGone,
     check_origin,
     connection_of,
     error_response,
+    rate_headers,
     read_body,
     while_connected,
 )
 from app.caller import Caller
 from app.protocol.chat import ChatBuilder, ChatRequest, parse_chat
-from app.protocol.endings import failure
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, response_gone
+from app.protocol.retrieval import Retrieval, check_start, parse_retrieval
 from app.service import Service
 from app.settings import Settings
-from app.streams import Answer, Delta, ends, read
-from engine.request import FinishReason
+from app.shelf import Kept, OnDisconnect, Shelf
+from app.streams import Cut
+
+KEPT_ANSWERS = 2_000
+KEPT_BYTES = 64 * 1024 * 1024
+"""Of answers that have ended and that somebody may still take up."""
+
+KeptChat = Kept[ChatBuilder]
 
 
 class ChatCompletions:
-    """The endpoint, as an ASGI application."""
+    """The endpoints, as one ASGI application: with a `completion_id` in the path, that one is wanted."""
 
     def __init__(self, service: Service, settings: Settings, keep_alive: float = sse.KEEP_ALIVE_S) -> None:
         self.service = service
         self.settings = settings
         self.keep_alive = keep_alive
+        self.shelf: Shelf[ChatBuilder] = Shelf(
+            service.bridge.cut, settings.resume_grace_s, KEPT_ANSWERS, KEPT_BYTES
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival = time.monotonic()
         headers = Headers(scope=scope)
         try:
             check_origin(headers, self.settings.allowed_origins)
-            asker = self.service.callers.of_headers(headers, connection_of(scope))
-            body = await read_body(receive, headers, self.settings.max_message_bytes)
-            request = await self.service.json.do(len(body), lambda: parse_chat(body))
-            self.service.check_model(request.model)
+            caller = self.service.callers.of_headers(headers, connection_of(scope))
+            exchange = _Exchange(self, caller, scope, receive, send)
+            if (completion_id := scope["path_params"].get("completion_id")) is not None:
+                query = QueryParams(scope["query_string"])
+                wanted = parse_retrieval(query, headers.get("last-event-id"))
+                work = exchange.retrieve(self._find(completion_id, caller, wanted), wanted)
+            else:
+                body = await read_body(receive, headers, self.settings.max_message_bytes)
+                request = await self.service.json.do(len(body), lambda: parse_chat(body))
+                self.service.check_model(request.model)
+                work = exchange.create(request, arrival)
         except ApiError as error:
             await error_response(error)(scope, receive, send)
             return
         except ClientGone:
             return
-        exchange = _Exchange(self, request, asker, scope, receive, send)
-        await while_connected(receive, exchange.run(arrival))
+        await while_connected(receive, work)
+
+    def _find(self, completion_id: str, caller: Caller, wanted: Retrieval) -> KeptChat:
+        """
+        Raises:
+            ApiError: there is none of this caller, it is gone, or not so far yet.
+        """
+        kept = self.shelf.find(completion_id, caller.key, "completion_id")
+        # One that goes on without a reader is cancelled only if a choice of it has failed; that is told.
+        if kept.answer.cut is Cut.ABANDONED or (
+            kept.answer.cut and kept.on_disconnect is OnDisconnect.CANCEL
+        ):
+            raise response_gone(completion_id, "its last reader left before its end", "completion_id")
+        check_start(wanted, kept.answer.log.num_taken)
+        return kept
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request, and the answer that it gets."""
 
     def __init__(
-        self,
-        endpoint: ChatCompletions,
-        request: ChatRequest,
-        caller: Caller,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        self, endpoint: ChatCompletions, caller: Caller, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self._keep_alive = endpoint.keep_alive
-        self._send_timeout = endpoint.settings.send_timeout_s
+        self._endpoint = endpoint
         self._service = endpoint.service
-        self._request = request
         self._caller = caller
         self._asgi = scope, receive, send
 
-    async def run(self, arrival: float) -> None:
-        """Cancelled when the client leaves; the answer ends with it."""
-        request, model = self._request, self._service.model
+    async def create(self, request: ChatRequest, arrival: float) -> None:
+        """Cancelled when the client leaves; the shelf knows what becomes of the answer then."""
+        model = self._service.model
         with self._service.delivering():
             try:
                 prompt = self._service.chat(request.conversation, "messages")
                 answer = await self._service.start(prompt, request, self._caller, arrival=arrival)
             except ApiError as error:
-                await self._respond(error_response(error))
+                await self._respond(error_response(error), self._rates())
                 return
-            builder = ChatBuilder(answer, request, model.name, model.vocabulary)
-            try:
-                await (self._stream(answer, builder) if request.stream else self._whole(answer, builder))
-            finally:
-                self._service.bridge.cancel(answer)
+            kept = Kept(
+                ChatBuilder(answer, request, model.name, model.vocabulary),
+                self._caller.key,
+                self._on_disconnect(request),
+            )
+            self._endpoint.shelf.add(kept)
+            await self._tell(kept, Retrieval(bool(request.stream), None), self._rates())
 
-    async def _whole(self, answer: Answer, builder: ChatBuilder) -> None:
-        """If one choice fails, nobody waits for the others: an answer with a part missing is none."""
-        async with aclosing(ends(answer.streams)) as each_end:
-            async for end in each_end:
-                if error := failure(end):
-                    response = error_response(error)
-                    if end.reason is not FinishReason.TIMEOUT or any(s.num_deltas for s in answer.streams):
-                        response.headers["x-should-retry"] = "false"
-                    await self._respond(response)
-                    return
-        # Log probabilities make it large.
-        size = sum(64 * (1 + len(each.top)) for stream in answer.streams for each in stream.logprobs)
-        content = await self._service.json.do(size, lambda: orjson.dumps(builder.completion()))
-        headers = {"x-should-retry": "false"}
-        await self._respond(Response(content, headers=headers, media_type="application/json"))
+    async def retrieve(self, kept: KeptChat, wanted: Retrieval) -> None:
+        """Cancelled when the client leaves."""
+        with self._service.delivering():
+            await self._tell(kept, wanted, {})
 
-    async def _respond(self, response: Response) -> None:
-        await response(*self._asgi)
+    def _on_disconnect(self, request: ChatRequest) -> OnDisconnect:
+        if not request.stream:  # nobody would know its id
+            return OnDisconnect.CANCEL
+        return OnDisconnect(request.on_disconnect or self._endpoint.settings.on_disconnect)
 
-    async def _stream(self, answer: Answer, builder: ChatBuilder) -> None:
-        """If one choice fails, the stream ends with its error: [DONE] would call it complete."""
-        scope, _, send = self._asgi
-        stream = sse.EventStream(scope, send, self._send_timeout)
-        await stream.open()
+    def _rates(self) -> dict[str, str]:
+        return rate_headers(self._service.bridge.engine.room(self._caller.session))
+
+    async def _tell(self, kept: KeptChat, wanted: Retrieval, headers: dict[str, str]) -> None:
+        with self._endpoint.shelf.reading(kept):
+            if wanted.stream:
+                is_whole = await self._stream(kept, wanted, headers)
+            else:
+                is_whole = await self._whole(kept)
+            if not is_whole:
+                self._service.bridge.cancel(kept.answer)
+
+    async def _whole(self, kept: KeptChat) -> bool:
+        """False: a choice failed."""
+        streams = kept.answer.streams
+        failed = await failure_among(streams)
+        response = failed or await in_one_piece(streams, kept.view.completion, self._service.json)
+        await self._respond(response, self._rates())
+        return failed is None
+
+    async def _stream(self, kept: KeptChat, wanted: Retrieval, headers: dict[str, str]) -> bool:
+        """False: a choice failed."""
+        endpoint, (scope, _, send) = self._endpoint, self._asgi
+        stream = sse.EventStream(scope, send, endpoint.settings.send_timeout_s, endpoint.keep_alive)
+        await stream.open(headers)
         try:
-            await stream.write(b"".join(sse.event(builder.role(each.choice)) for each in answer.streams))
-            async with aclosing(read(answer.log, idle=self._keep_alive)) as events:
-                async for news in events:
-                    body = b""
-                    for _, (choice, event) in news:
-                        if isinstance(event, Delta):
-                            body += sse.event(builder.text(choice, event))
-                        elif error := failure(event):
-                            await stream.write(body + sse.event({"error": error.body()}), more=False)
-                            return
-                        else:
-                            body += sse.event(builder.finish(event))
-                    await stream.write(body or sse.KEEP_ALIVE)
-            usage = builder.usage()
-            await stream.write((sse.event(usage) if usage else b"") + b"data: [DONE]\n\n", more=False)
+            return await send_chunks(
+                stream,
+                kept.answer.log,
+                kept.view,
+                start=wanted.start,
+                opened=wanted.starting_after is not None,
+                numbered=kept.on_disconnect is OnDisconnect.CONTINUE,
+            )
         except ClientGone:
-            return
+            return True
+
+    async def _respond(self, response: Response, headers: dict[str, str]) -> None:
+        response.headers.update(headers)
+        await response(*self._asgi)

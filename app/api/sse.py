@@ -35,9 +35,13 @@ class EventStream:
     """
     Args:
         send_timeout: seconds after which a client that took nothing is cut.
+        keep_alive: seconds without news after which whoever writes should write KEEP_ALIVE.
     """
 
-    def __init__(self, scope: Scope, send: Send, send_timeout: float) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, send_timeout: float, keep_alive: float = KEEP_ALIVE_S
+    ) -> None:
+        self.keep_alive = keep_alive
         self._scope = scope
         self._send = send
         self._send_timeout = send_timeout

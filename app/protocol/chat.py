@@ -5,13 +5,15 @@ Knows: the shapes that the OpenAI SDKs send and expect. Does not know: HTTP, the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+import orjson
+from pydantic import BeforeValidator, Field
 
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, shown
 from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
 from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
@@ -45,31 +47,52 @@ UNSUPPORTED: Unsupported = {
 }
 """Parameters of the OpenAI API that we know and do not support, and their values that change nothing."""
 
+MAX_DEPTH = 64
+"""Levels of objects and lists in the arguments of a call."""
+
 
 class TextPart(StrictObject):
     type: Literal["text"]
     text: str
 
 
-Parts = Annotated[list[TextPart], Field(min_length=1)]
+class RefusalPart(StrictObject):
+    type: Literal["refusal"]
+    refusal: str
+
+
+Part = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Parts = Annotated[list[Part], Field(min_length=1)]
 Content = Annotated[
     Parts, BeforeValidator(lambda value: parts_of(value, "text"), json_schema_input_type=str | Parts)
 ]
+NonEmpty = Annotated[str, Field(min_length=1)]
 
-NEUTRAL_IN_MESSAGES = {"annotations", "audio", "function_call", "name", "refusal", "tool_calls"}
-"""Fields that an SDK's message object carries when it is sent back; null and [] mean that they are unused."""
+
+class CalledFunction(StrictObject):
+    name: NonEmpty
+    arguments: str
+
+
+class ToolCall(StrictObject):
+    id: NonEmpty
+    type: Literal["function"]
+    function: CalledFunction
 
 
 class ChatMessage(StrictObject):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    """Which fields a message may have depends on its role; `_message` looks."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_unused(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            return value
-        return {k: v for k, v in value.items() if not (k in NEUTRAL_IN_MESSAGES and v in (None, []))}
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: NonEmpty | None = None
+    # An SDK's message object carries them when it is sent back.
+    annotations: Annotated[list[object], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    name: None = None
 
 
 class StreamOptions(StrictObject):
@@ -106,7 +129,87 @@ class ChatRequest(RequestFields):
 
     @cached_property
     def conversation(self) -> list[Message]:
-        return [message(each.role, [part.text for part in each.content]) for each in self.messages]
+        return [_message(each, f"messages.{index}") for index, each in enumerate(self.messages)]
+
+
+def _message(given: ChatMessage, at: str) -> Message:
+    """
+    Raises:
+        ApiError: a field does not fit the role.
+    """
+    refusals = [part for part in given.content or () if isinstance(part, RefusalPart)]
+    has_refusal = bool(refusals) or given.refusal is not None
+    for field, is_there, role in (
+        ("tool_calls", bool(given.tool_calls), "assistant"),
+        ("tool_call_id", given.tool_call_id is not None, "tool"),
+        ("content" if refusals else "refusal", has_refusal, "assistant"),
+    ):
+        if is_there and given.role != role:
+            what = "a refusal" if field == "content" else "a value"
+            raise _refused(
+                f"{at}.{field}", f"got {what} in a message of role {given.role!r}, allowed: {role!r}"
+            )
+    if given.role == "tool" and given.tool_call_id is None:
+        raise _missing(f"{at}.tool_call_id", "the id of the call that is answered")
+    if given.content is None and not given.tool_calls and given.refusal is None:
+        raise _missing(f"{at}.content", "a string or a list of text parts")
+    # What an assistant refused is what it said.
+    texts = [part.text if isinstance(part, TextPart) else part.refusal for part in given.content or ()]
+    made = message(given.role, texts if given.refusal is None else [*filter(None, texts), given.refusal])
+    if given.tool_calls:
+        made["tool_calls"] = [
+            _called(call, f"{at}.tool_calls.{index}") for index, call in enumerate(given.tool_calls)
+        ]
+    if given.tool_call_id is not None:
+        made["tool_call_id"] = given.tool_call_id
+    return made
+
+
+def _called(call: ToolCall, at: str) -> dict[str, Any]:
+    """As chat templates take it: they write the arguments as JSON in their own way."""
+    arguments = _object_in(call.function.arguments or "{}")
+    if arguments is None:
+        raise _refused(
+            f"{at}.function.arguments",
+            f"got {shown(call.function.arguments)}, allowed: a JSON object as a string, at most "
+            f"{MAX_DEPTH} levels deep",
+        )
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    """None: there is none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    if not isinstance(value, dict) or level:
+        return None
+    # Once more, for this one keeps integers of any size as they are; deep texts would be its end.
+    exact: dict[str, Any] = json.loads(text)
+    return exact
+
+
+def _refused(param: str, complaint: str) -> ApiError:
+    return ApiError(400, f"{param}: {complaint}", code="invalid_value", param=param)
+
+
+def _missing(param: str, expected: str) -> ApiError:
+    return ApiError(
+        400, f"{param}: missing, expected: {expected}", code="missing_required_parameter", param=param
+    )
 
 
 def parse_chat(raw: bytes) -> ChatRequest:
@@ -114,22 +217,20 @@ def parse_chat(raw: bytes) -> ChatRequest:
     grows with them for later."""
     request = parse(ChatRequest, decode(raw), UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
-        raise ApiError(
-            400,
-            "stream_options: got an object, allowed: only together with stream=true",
-            code="invalid_value",
-            param="stream_options",
-        )
+        raise _refused("stream_options", "got an object, allowed: only together with stream=true")
+    if request.on_disconnect == "continue" and not request.stream:
+        # Nobody would know its id.
+        raise _refused("on_disconnect", "got 'continue', allowed: only together with stream=true")
     if request.top_logprobs and not request.logprobs:
-        raise ApiError(
-            400,
-            f"top_logprobs: got {request.top_logprobs}, allowed: only together with logprobs=true",
-            code="invalid_value",
-            param="top_logprobs",
+        raise _refused(
+            "top_logprobs", f"got {request.top_logprobs}, allowed: only together with logprobs=true"
         )
     refuse_empty(request.conversation, "messages")
     _ = request.sampling
     return request
+
+
+_CHUNK = "chat.completion.chunk"
 
 
 def usage(ends: Sequence[FinishedEvent]) -> dict[str, Any]:
@@ -145,9 +246,9 @@ def usage(ends: Sequence[FinishedEvent]) -> dict[str, Any]:
 
 
 class ChatBuilder:
-    """What is sent of one answer: in one piece, or as chunks.
+    """What is sent of one answer: in one piece, or as chunks. A view on a shelf.
 
-    The chunks: `role` for each choice, then `text`s and `finish`es of the choices, mixed as they come, then
+    The chunks: the `opening`, then `text`s and `finish`es of the choices, mixed as they come, then
     perhaps `usage`.
 
     Args:
@@ -155,16 +256,12 @@ class ChatBuilder:
     """
 
     def __init__(self, answer: Answer, request: ChatRequest, model: str, vocabulary: Vocabulary) -> None:
-        self._answer = answer
+        self.id = f"chatcmpl-{answer.request_id}"
+        self.answer = answer
+        self._model = model
         self._vocabulary = vocabulary
         self._with_logprobs = request.sampling.logprobs is not None
         self._include_usage = request.include_usage
-        self._head = {
-            "id": f"chatcmpl-{answer.request_id}",
-            "object": "chat.completion.chunk" if request.stream else "chat.completion",
-            "created": answer.created,
-            "model": model,
-        }
 
     def completion(self) -> dict[str, Any]:
         """The whole answer. All its choices must have ended."""
@@ -175,28 +272,38 @@ class ChatBuilder:
                 "logprobs": self._logprobs(stream.logprobs),
                 **_ending(end),
             }
-            for stream, end in zip(self._answer.streams, self._answer.ends, strict=True)
+            for stream, end in zip(self.answer.streams, self.answer.ends, strict=True)
         ]
-        return self._head | {"choices": choices, "usage": usage(self._answer.ends)}
+        return self._object("chat.completion", choices) | {"usage": usage(self.answer.ends)}
 
-    def role(self, choice: int) -> dict[str, Any]:
-        return self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
+    def opening(self) -> list[dict[str, Any]]:
+        role = {"role": "assistant", "content": "", "refusal": None}
+        return [self._chunk(stream.choice, role) for stream in self.answer.streams]
 
     def text(self, choice: int, delta: Delta) -> dict[str, Any]:
         return self._chunk(choice, {"content": delta.text}, logprobs=self._logprobs(delta.logprobs))
 
-    def finish(self, end: FinishedEvent) -> dict[str, Any]:
-        return self._chunk(end.choice, {}, **_ending(end))
+    def finish(self, choice: int, end: FinishedEvent) -> dict[str, Any]:
+        return self._chunk(choice, {}, **_ending(end))
 
     def usage(self) -> dict[str, Any] | None:
         """The usage chunk, if it was asked for. All choices must have ended."""
-        return (
-            self._head | {"choices": [], "usage": usage(self._answer.ends)} if self._include_usage else None
-        )
+        if not self._include_usage:
+            return None
+        return self._object(_CHUNK, []) | {"usage": usage(self.answer.ends)}
 
     def _chunk(self, choice: int, delta: dict[str, Any], **fields: object) -> dict[str, Any]:
         content = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None} | fields
-        return self._head | {"choices": [content]} | ({"usage": None} if self._include_usage else {})
+        return self._object(_CHUNK, [content]) | ({"usage": None} if self._include_usage else {})
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.answer.created,
+            "model": self._model,
+            "choices": choices,
+        }
 
     def _logprobs(self, logprobs: Sequence[ChosenLogprob]) -> dict[str, Any] | None:
         if not self._with_logprobs:

@@ -151,11 +151,19 @@ def from_validation(error: ValidationError, schema: type[BaseModel], payload: ob
     if first["type"] == "extra_forbidden":
         known = f"; allowed: {', '.join(schema.model_fields)}" if len(path) == 1 else " of this object"
         return ApiError(400, f"{param}: unknown field{known}", code="unknown_parameter", param=param)
+    if first["type"] == "none_required":
+        message = f"{param}: this field is not supported; got {shown(first['input'])}, allowed: leave it out"
+        return ApiError(400, message, code="unsupported_parameter", param=param)
     allowed = _allowed(first, path, schema)
     if first["type"] == "missing":
         message = f"{param}: missing, expected: {allowed}"
         return ApiError(400, message, code="missing_required_parameter", param=param)
-    message = f"{param}: got {shown(first['input'])}, allowed: {allowed}"
+    got = first["input"]
+    if first["type"] == "union_tag_invalid":
+        # Pydantic blames the whole object.
+        context = first["ctx"]
+        param, got = f"{param}.{context['discriminator'].strip(chr(39))}", context["tag"]
+    message = f"{param}: got {shown(got)}, allowed: {allowed}"
     return ApiError(400, message, code=_code(first), param=param or None)
 
 

@@ -18,6 +18,9 @@ from engine.sampling import SamplingParams
 HELLO = [{"role": "user", "content": "hello"}]
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+
+
 def chat(**fields: Any) -> Any:
     return parse_chat(orjson.dumps({"model": "m", "messages": HELLO} | fields))
 
@@ -109,7 +112,7 @@ CHAT = [
         {"messages": [{"role": "wizard", "content": "x"}]},
         "messages.0.role",
         "invalid_value",
-        "got 'wizard', allowed: 'system', 'developer', 'user' or 'assistant'",
+        "got 'wizard', allowed: 'system', 'developer', 'user', 'assistant' or 'tool'",
     ),
     (
         {"messages": [{"role": "user", "content": 5}]},
@@ -121,14 +124,82 @@ CHAT = [
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "messages.0.content.0.type",
         "invalid_value",
-        "got 'image_url', allowed: 'text'",
+        "got 'image_url', allowed: 'text', 'refusal'",
     ),
+    (
+        {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+        "messages.0.content.0",
+        "invalid_value",
+        "'type'",
+    ),
+    ({"messages": [{"role": "user", "content": []}]}, "messages.0.content", "empty_value", "non-empty list"),
     ({"messages": [{"role": "user", "content": ""}]}, "messages.0.content", "empty_value", "at least one"),
+    (
+        {"messages": [{"role": "function", "name": "f", "content": "x"}]},
+        "messages.0.role",
+        "invalid_value",
+        "got 'function', allowed: 'system', 'developer', 'user', 'assistant' or 'tool'",
+    ),
+    (
+        {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]},
+        "messages.0.tool_calls",
+        "invalid_value",
+        "got a value in a message of role 'user', allowed: 'assistant'",
+    ),
+    (
+        {"messages": [*HELLO, {"role": "assistant", "content": "x", "tool_call_id": "c"}]},
+        "messages.1.tool_call_id",
+        "invalid_value",
+        "role 'assistant', allowed: 'tool'",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}]},
+        "messages.0.content",
+        "invalid_value",
+        "got a refusal in a message of role 'user', allowed: 'assistant'",
+    ),
+    (
+        {"messages": [{"role": "system", "content": "x", "refusal": "no"}]},
+        "messages.0.refusal",
+        "invalid_value",
+        "allowed: 'assistant'",
+    ),
+    (
+        {"messages": [{"role": "tool", "content": "x"}]},
+        "messages.0.tool_call_id",
+        "missing_required_parameter",
+        "the id of the call",
+    ),
+    (
+        {"messages": [{"role": "tool", "tool_call_id": "c", "content": None}]},
+        "messages.0.content",
+        "missing_required_parameter",
+        "a string or a list of text parts",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": []}]},
+        "messages.0.content",
+        "missing_required_parameter",
+        "a string or a list of text parts",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [CALL | {"type": "custom"}]}]},
+        "messages.0.tool_calls.0.type",
+        "invalid_value",
+        "got 'custom', allowed: 'function'",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]},
+        "messages.0.function_call",
+        "unsupported_parameter",
+        "this field is not supported",
+    ),
+    ({"on_disconnect": "continue"}, "on_disconnect", "invalid_value", "only together with stream=true"),
     (
         {"messages": [{"role": "user", "content": "x", "name": "Bob"}]},
         "messages.0.name",
-        "unknown_parameter",
-        "unknown field",
+        "unsupported_parameter",
+        "this field is not supported; got 'Bob'",
     ),
     ({"max_tokens": 0}, "max_tokens", "out_of_range", "got 0, allowed: an integer of at least 1"),
     ({"max_completion_tokens": 1.5}, "max_completion_tokens", "invalid_type", "got 1.5"),
@@ -173,9 +244,9 @@ CREATE = [
     ),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-        "input.0.content.0",
+        "input.0.content.0.type",
         "invalid_value",
-        "'input_text', 'output_text'",
+        "got 'input_image', allowed: 'input_text', 'output_text'",
     ),
     ({"max_output_tokens": 0}, "max_output_tokens", "out_of_range", "an integer of at least 1"),
     ({"previous_response_id": 3}, "previous_response_id", "invalid_type", "got 3"),
@@ -323,6 +394,95 @@ def test_the_current_name_of_the_token_limit_wins() -> None:
     assert chat(max_tokens=5).token_limit == 5
     assert chat(max_tokens=5, max_completion_tokens=7).token_limit == 7
     assert chat().token_limit is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "no JSON",
+        "[1]",
+        "1",
+        '{"a": NaN}',
+        '{"a": 1,}',
+        '{"a":' * 70 + "1" + "}" * 70,
+        "[" * 100_000,
+        r'{"a": "\ud83d"}',
+        '{"a": ' + "9" * 10_000 + "}",
+    ],
+)
+def test_arguments_that_no_template_could_write_are_refused_by_name(arguments: str) -> None:
+    calls = [CALL, CALL | {"function": {"name": "f", "arguments": arguments}}]
+    error = refused(chat, messages=[*HELLO, {"role": "assistant", "tool_calls": calls}])
+    assert error.param == "messages.1.tool_calls.1.function.arguments"
+    assert "allowed: a JSON object as a string" in error.message
+    assert len(error.message) < 300
+
+
+def test_tool_calls_and_their_answers_become_what_templates_take() -> None:
+    request = chat(
+        messages=[
+            *HELLO,
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "42"}]},
+            {
+                "role": "assistant",
+                "content": "let me see",
+                "tool_calls": [CALL | {"id": "c2", "function": {"name": "g", "arguments": ""}}],
+            },
+            {"role": "tool", "tool_call_id": "c2", "content": ""},
+        ]
+    )
+    first = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": [1]}}}
+    second = {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}}
+    assert request.conversation == [
+        *HELLO,
+        {"role": "assistant", "content": "", "tool_calls": [first]},
+        {"role": "tool", "content": "42", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "let me see", "tool_calls": [second]},
+        {"role": "tool", "content": "", "tool_call_id": "c2"},
+    ]
+
+
+def test_large_numbers_in_arguments_stay_what_they_are() -> None:
+    arguments = '{"n": 123456789012345678901234567890}'
+    calls = [CALL | {"function": {"name": "f", "arguments": arguments}}]
+    (_, answered) = chat(messages=[*HELLO, {"role": "assistant", "tool_calls": calls}]).conversation
+    assert answered["tool_calls"][0]["function"]["arguments"] == {"n": 123456789012345678901234567890}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"content": None, "refusal": "I will not"}, "I will not"),
+        ({"content": "", "refusal": "I will not"}, "I will not"),
+        ({"content": "Hm.", "refusal": "I will not"}, "Hm.\nI will not"),
+        ({"content": [{"type": "text", "text": "Hm."}, {"type": "refusal", "refusal": "No"}]}, "Hm.\nNo"),
+    ],
+)
+def test_what_an_assistant_refused_is_what_it_said(given: dict[str, Any], text: str) -> None:
+    request = chat(messages=[*HELLO, {"role": "assistant"} | given])
+    assert request.conversation[1] == {"role": "assistant", "content": text}
+
+
+SDK_CHAT_FIELDS = """
+    messages model audio frequency_penalty function_call functions logit_bias logprobs
+    max_completion_tokens max_tokens metadata modalities moderation n parallel_tool_calls prediction
+    presence_penalty prompt_cache_key prompt_cache_options prompt_cache_retention reasoning_effort
+    response_format safety_identifier seed service_tier stop store stream stream_options temperature
+    tool_choice tools top_logprobs top_p user verbosity web_search_options
+"""
+"""As of openai 3.57."""
+
+
+@pytest.mark.parametrize("field", SDK_CHAT_FIELDS.split())
+def test_every_field_of_the_sdk_works_or_is_refused_by_name(field: str) -> None:
+    if field in UNSUPPORTED_IN_CHAT:
+        error = refused(chat, **{field: "a value that means something"})
+        assert error.param == field
+        assert "not supported" in error.message
+        assert chat(**{field: None}).sampling == SamplingParams()
+    else:
+        assert field in ChatRequest.model_fields
 
 
 def test_chat_messages_become_a_conversation() -> None:
