@@ -29,6 +29,7 @@ from starlette.types import Receive, Scope, Send
 
 from app import transport
 from app.api.http import check_origin, error_response
+from app.api.sign_in import NO_KEY_IN_TIME
 from app.caller import Caller, bearer
 from app.delivery import Delivery
 from app.logs import get_logger
@@ -237,29 +238,41 @@ class UiChatSocket:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = secrets.token_hex(8)
         try:
             headers = Headers(scope=scope)
             check_origin(headers, self.settings.allowed_origins)
-            if key := bearer(headers):
-                self.service.callers.of_key(key, "")
+            caller = self.service.callers.of_handshake(headers, connection)
         except ApiError as error:
             await error_response(error)(scope, receive, send)
             return
         await receive()  # websocket.connect
         await send({"type": "websocket.accept"})
         with self._metrics.websocket_connections.track_inprogress():
-            await _Connection(self, key, scope, receive, send).run()
+            await _Connection(self, connection, caller, scope, receive, send).run()
 
 
 class _Connection:
+    """
+    Args:
+        name: which no other open connection has.
+        caller: None: each request has to say who it is.
+    """
+
     def __init__(
-        self, endpoint: UiChatSocket, key: str | None, scope: Scope, receive: Receive, send: Send
+        self,
+        endpoint: UiChatSocket,
+        name: str,
+        caller: Caller | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         settings = endpoint.settings
         self._service = endpoint.service
         self._chats = endpoint.chats
-        self._name = secrets.token_hex(8)
-        self._key = key
+        self._name = name
+        self._caller = caller
         self._scope, self._receive, self._send = scope, receive, send
         self._send_timeout = settings.send_timeout_s
         self._delivery = Delivery(scope, settings.send_timeout_s)
@@ -267,14 +280,8 @@ class _Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._beginning_bytes = 0
         self._max_beginning_bytes = BEGINNING_FRAMES * settings.max_message_bytes
-        self._patience = asyncio.timeout(None if self._is_known() else settings.handshake_timeout_s)
-
-    def _is_known(self) -> bool:
-        try:
-            self._service.callers.of_key(self._key, self._name)
-        except ApiError:
-            return False
-        return True
+        self._patience = asyncio.timeout(settings.handshake_timeout_s if caller is None else None)
+        """Until its client has shown a key."""
 
     async def run(self) -> None:
         reader = asyncio.create_task(self._read())
@@ -311,7 +318,7 @@ class _Connection:
         except ApiError as error:
             return _Close(1008, error.message[:120].encode("ascii", "replace").decode())
         except TimeoutError:
-            return _Close(4408, "no API key in time")
+            return _Close(NO_KEY_IN_TIME, "no key in time")
         return None
 
     async def _understand(self, text: str) -> Understood:
@@ -336,7 +343,7 @@ class _Connection:
             # Whatever was said of the new one, its client would take for news of the earlier one.
             return _Close(1008, "requestId: it is in use on this connection")
         try:
-            caller = self._service.callers.of_key(bearer(Headers(headers)) or self._key, self._name)
+            caller = self._caller_of(headers)
             self._patience.reschedule(None)
             self._check_room(frame)
         except ApiError as error:
@@ -347,6 +354,13 @@ class _Connection:
         self._tasks.add(request.task)
         request.task.add_done_callback(self._tasks.discard)
         return None
+
+    def _caller_of(self, headers: dict[str, str]) -> Caller:
+        """Raises ApiError."""
+        key = bearer(Headers(headers))
+        if key is None and self._caller is not None:
+            return self._caller
+        return self._service.callers.of_key(key, self._name)
 
     def _check_room(self, frame: Turn | ResumeRequest) -> None:
         size = self._beginning_bytes + (frame.size if isinstance(frame, Turn) else 0)
