@@ -199,6 +199,41 @@ RESPONSES: dict[str, Schema] = {
     ),
 }
 
+RESPONSE_LISTS: dict[str, Schema] = {
+    "InputItem": record(
+        {
+            "id": TEXT,
+            "type": one_of("message"),
+            "role": one_of("system", "user", "assistant"),
+            "status": one_of("completed"),
+            "content": items(any_of(_PART, record({"type": one_of("input_text"), "text": TEXT})), maxItems=1),
+        }
+    ),
+    "InputItemList": record(
+        {
+            "object": one_of("list"),
+            "data": items(ref("InputItem")),
+            "first_id": maybe(TEXT),
+            "last_id": maybe(TEXT),
+            "has_more": SWITCH,
+        }
+    ),
+    "InputTokens": record({"object": one_of("response.input_tokens"), "input_tokens": COUNT}),
+    "DeletedResponse": record({"id": TEXT, "object": one_of("response"), "deleted": one_of(True)}),
+    "StreamError": {
+        **record(
+            {
+                "type": one_of("error"),
+                "code": TEXT,
+                "message": TEXT,
+                "param": maybe(TEXT),
+                "sequence_number": COUNT,
+            }
+        ),
+        "description": "the server failed in the middle of a stream",
+    },
+}
+
 _AT_ITEM = {"output_index": one_of(0)}
 _AT_PART = {"item_id": TEXT, **_AT_ITEM, "content_index": one_of(0)}
 _LOGPROB_LIST = {"logprobs": items(ref("Logprob"))}

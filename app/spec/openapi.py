@@ -7,10 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from app import __version__
 from app.protocol import chat, responses
-from app.spec.answers import CHAT, ERRORS, LOGPROBS, MODELS, RESPONSES, component, response_events
-from app.spec.shapes import TEXT, Schema, any_of, ref, request_schemas, without_unused
+from app.protocol.payload import Unsupported
+from app.protocol.stored_responses import (
+    UNSUPPORTED_IN_ITEMS,
+    UNSUPPORTED_IN_RETRIEVE,
+    ItemsQuery,
+    RetrieveQuery,
+)
+from app.spec.answers import (
+    CHAT,
+    ERRORS,
+    LOGPROBS,
+    MODELS,
+    RESPONSE_LISTS,
+    RESPONSES,
+    component,
+    response_events,
+)
+from app.spec.shapes import TEXT, Schema, any_of, query_parameters, ref, request_schemas, without_unused
 
 Document = dict[str, Any]
 
@@ -29,8 +47,18 @@ _WORDS = {
     503: "the server cannot take it now",
 }
 
-_ASKED = (400, 401, 403, 404, 413, 429, 500, 503)
+_ALWAYS = (401, 403, 500)
+_ASKED = (400, *_ALWAYS, 404, 413, 429, 503)
 """What a request for an answer may get instead."""
+_KEPT = (400, *_ALWAYS, 404, 410)
+"""What a request for something that was answered may get instead."""
+
+REQUESTS: list[tuple[type[BaseModel], Unsupported]] = [
+    (chat.ChatRequest, chat.UNSUPPORTED),
+    (responses.CreateResponse, responses.UNSUPPORTED),
+    (responses.CountInputTokens, responses.UNSUPPORTED_IN_COUNT),
+]
+"""Models of bodies, and what is refused by name."""
 
 
 def openapi() -> Document:
@@ -55,11 +83,16 @@ def openapi() -> Document:
 
 
 def schemas() -> dict[str, Schema]:
-    requests = request_schemas(
-        [(chat.ChatRequest, chat.UNSUPPORTED), (responses.CreateResponse, responses.UNSUPPORTED)]
-    )
-    events = {component(kind): schema for kind, schema in response_events().items()}
-    return {**requests, **ERRORS, **MODELS, **LOGPROBS, **CHAT, **RESPONSES, **events}
+    return {
+        **request_schemas(REQUESTS),
+        **ERRORS,
+        **MODELS,
+        **LOGPROBS,
+        **CHAT,
+        **RESPONSES,
+        **RESPONSE_LISTS,
+        **{component(kind): schema for kind, schema in response_events().items()},
+    }
 
 
 def _paths() -> dict[str, Any]:
@@ -73,6 +106,7 @@ def _paths() -> dict[str, Any]:
                 body=ref("ChatRequest"),
             )
         },
+        **_responses(),
         "/v1/models": {"get": _operation("listModels", "The served model", _json(ref("ModelList")))},
         "/v1/models/{model}": {
             "get": _operation("getModel", "The served model", _json(ref("Model")), errors=(404,)),
@@ -94,6 +128,63 @@ def _paths() -> dict[str, Any]:
         "/static/{path}": {
             "get": _operation("getPageFile", "What the page is made of", {"*/*": {}}, errors=(404,)),
             "parameters": [_in_path("path", "a file's path")],
+        },
+    }
+
+
+def _responses() -> dict[str, Any]:
+    events = [ref(component(kind)) for kind in response_events()]
+    told = _json(ref("Response")) | _stream(*events, ref("StreamError"))
+    parameters = [_in_path("response_id", "a response's id")]
+    retrieve = query_parameters(RetrieveQuery, UNSUPPORTED_IN_RETRIEVE)
+    list_items = query_parameters(ItemsQuery, UNSUPPORTED_IN_ITEMS)
+    return {
+        "/v1/responses": {
+            "post": _operation(
+                "createResponse",
+                "Answer: JSON, or server-sent events with `stream: true`",
+                told,
+                errors=_ASKED,
+                body=ref("CreateResponse"),
+            )
+        },
+        "/v1/responses/input_tokens": {
+            "post": _operation(
+                "countInputTokens",
+                "How many tokens a response's prompt would have",
+                _json(ref("InputTokens")),
+                errors=(400, *_ALWAYS, 404, 413),
+                body=ref("CountInputTokens"),
+            )
+        },
+        "/v1/responses/{response_id}": {
+            "parameters": parameters,
+            "get": _operation(
+                "getResponse",
+                "A response as it stands, or its events from some number on",
+                told,
+                errors=_KEPT,
+                parameters=retrieve,
+            ),
+            "delete": _operation(
+                "deleteResponse", "Forget a response", _json(ref("DeletedResponse")), errors=_KEPT
+            ),
+        },
+        "/v1/responses/{response_id}/cancel": {
+            "parameters": parameters,
+            "post": _operation(
+                "cancelResponse", "End a response within a tick", _json(ref("Response")), errors=_KEPT
+            ),
+        },
+        "/v1/responses/{response_id}/input_items": {
+            "parameters": parameters,
+            "get": _operation(
+                "listInputItems",
+                "The messages that a response was asked with",
+                _json(ref("InputItemList")),
+                errors=_KEPT,
+                parameters=list_items,
+            ),
         },
     }
 

@@ -73,6 +73,26 @@ def request_schemas(models: Iterable[tuple[type[BaseModel], Unsupported]]) -> di
     return schemas
 
 
+def query_parameters(model: type[BaseModel], unsupported: Unsupported) -> list[dict[str, Any]]:
+    """The fields of a query. Of what is not supported, the values that change nothing and that a query can
+    hold. What may be null may be left out."""
+    schema = model.model_json_schema(schema_generator=_Generator)
+    fields = schema["properties"] | {
+        name: {"enum": [each for each in neutral if isinstance(each, str)], "description": "not supported"}
+        for name, neutral in unsupported.items()
+    }
+    return [
+        {"name": name, "in": "query", "description": description, "schema": _without_null(field)}
+        for name, field in fields.items()
+        if (description := field.pop("description")) and field.get("enum", True)
+    ]
+
+
+def _without_null(schema: Schema) -> Schema:
+    kinds = [each for each in schema.get("anyOf", ()) if each != NULL]
+    return kinds[0] if len(kinds) == 1 else schema
+
+
 def admit(schema: Schema, unsupported: Mapping[str, Sequence[object]]) -> None:
     schema["properties"] |= {
         name: {"enum": [*neutral, None], "description": "not supported; these values change nothing"}
@@ -102,7 +122,7 @@ def _names(value: object) -> set[str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """No titles and defaults, which would only repeat names and "optional", and nothing that the two
+    """No titles, no null as a default, which would only repeat names and "optional", and nothing that the two
     documents would read in different ways."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
@@ -115,7 +135,8 @@ class _Generator(GenerateJsonSchema):
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         json_schema = super().default_schema(schema)
-        json_schema.pop("default", None)
+        if json_schema.get("default", ...) is None:
+            del json_schema["default"]
         return json_schema
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
