@@ -1,8 +1,9 @@
 """The real server as a process of its own, over the fake model: `python -m tests.clients.fake_server OPTIONS`
 
-OPTIONS is a JSON object: further fields of the engine's configuration, and `sampling`, true for a model that
-samples. The server listens on a free port, says so on its first line, and then prints a JSON line for each
-request that was aborted: the ticks in which the abort came in and in which the request was over.
+OPTIONS is a JSON object: further fields of the engine's configuration, `sampling`, true for a model that
+samples, and `settings`, an object of the server's settings. The server listens on a free port, says so on its
+first line, and then prints a JSON line for each request that was aborted: the ticks in which the abort came
+in and in which the request was over.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def make_engine(publish: Callable[[list[Event]], None], *, sampling: bool = Fals
 
 def main() -> None:
     configure("warning")
-    settings = Settings(port=0, shutdown_timeout_s=0.3)
     options = json.loads(sys.argv[1])
+    settings = Settings(**{"port": 0, "shutdown_timeout_s": 0.3} | options.pop("settings", {}))
     app = build_app(settings, model=fake_model(), make_engine=partial(make_engine, **options))
     with listen(settings.host, settings.port) as listening:
         Server(app, settings, lambda port: say(port=port)).run(sockets=[listening])
