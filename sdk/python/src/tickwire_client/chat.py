@@ -63,6 +63,7 @@ class Chat:
         self._line = line
         self._lane = lane
         self._conversation = conversation
+        self._warm_up: Answer | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -77,18 +78,29 @@ class Chat:
             ClientClosed: the client is not open.
             TypeError: there is no such setting.
         """
-        return self._ask(self._lane, Turn(self._conversation, content, checked(settings)))
+        turn = Turn(self._conversation, content, checked(settings))
+        self._stop_warming()
+        return self._ask(self._lane, turn)
 
     async def warm_up(self, draft: str | None = None) -> Usage | None:
         """Have the server compute what is said so far, and the prompt that `draft` would make, beside
-        everything else. Returns when that is done. A turn that begins with the same text is then answered
-        sooner.
+        everything else. Returns when that is done: what it took, or None if a turn, or another warming up,
+        came before its end. A turn that begins with the same text is then answered sooner.
 
         Raises:
             TickwireError: as the answer of a turn.
         """
-        result = await self._ask(f"{self._lane}.warm", Turn(self._conversation, draft, {}, warms_up=True))
-        return result.usage
+        self._stop_warming()
+        turn = Turn(self._conversation, draft, {}, warms_up=True)
+        # In a lane of its own: no turn should wait for it.
+        self._warm_up = self._ask(f"{self._lane}.warm", turn)
+        result = await self._warm_up
+        return result.usage if result.status is Status.COMPLETED else None
+
+    def _stop_warming(self) -> None:
+        """What is computed stays computed, and what is asked for next will use it."""
+        if self._warm_up:
+            self._warm_up.cancel()
 
     def _ask(self, lane: str, turn: Turn) -> Answer:
         call = Call(lane, turn)

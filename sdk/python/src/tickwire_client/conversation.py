@@ -49,6 +49,7 @@ class Settings(TypedDict, total=False):
     max_queue_ms: float | None
     max_time_ms: float | None
     cache_salt: str | None
+    truncation: Literal["auto", "disabled"] | None
     store: bool | None
     metadata: Mapping[str, str] | None
     user: str | None

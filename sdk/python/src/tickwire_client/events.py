@@ -144,7 +144,7 @@ class Stats:
     queue_position: int | None
     """From 0; None once it runs."""
     prompt_tokens: int
-    computed_tokens: int
+    computed_tokens: int | None
     cached_tokens: int
     output_tokens: int
     max_output_tokens: int | None

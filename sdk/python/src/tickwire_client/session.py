@@ -384,8 +384,11 @@ class Session:
             self._leave(call, AnswerFailed(str(error), call.text, call.id, error.code))
 
     def _on_error_without_lane(self, error: RequestRefused) -> None:
-        if error.param == "response_id" and self._stats:
-            self._stats.popleft().tell(error)  # they are answered in order
+        for question in self._stats:
+            if question.key in str(error):  # it says what it got, and nothing else says whose it is
+                self._stats.remove(question)
+                question.tell(error)
+                break
         else:
             log.warning("the server refused a message: %s", error)
 

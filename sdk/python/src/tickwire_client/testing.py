@@ -256,14 +256,17 @@ class Wire:
                 lane.waiting.append(message)
             case "response.cancel":
                 if told is None:
-                    self._ready.append(_in_lane(not_found(), message.get("stream_id")))
+                    self._ready.append(_in_lane(not_found(message["response_id"]), message.get("stream_id")))
                 elif not told.has_ended:
                     told.cut("cancelled", None)
             case "response.steer":
                 self._steer(message)
             case "response.stats":
-                event = {"type": "response.stats", "response_id": message["response_id"]}
-                self._ready.append(not_found() if told is None else event | {"stats": told.stats()})
+                response_id = message["response_id"]
+                event = {"type": "response.stats", "response_id": response_id}
+                self._ready.append(
+                    not_found(response_id) if told is None else event | {"stats": told.stats()}
+                )
             case "ping":
                 self._ready.append({"type": "pong", "id": message.get("id"), "time": 0.0})
             case kind:
@@ -297,7 +300,7 @@ class Wire:
         if message["type"] == "response.resume":
             told = self._backend.find(message["response_id"])
             if told is None:
-                return not_found()
+                return not_found(message["response_id"])
             number = message.get("starting_after", -1)
             lane.told, lane.next_number = told, number + 1
             if lane.next_number == told.num_events:
@@ -508,8 +511,8 @@ def error_event(status: int, code: str, param: str | None = None, message: str =
     return {"type": "error", "status": status, "error": error}
 
 
-def not_found() -> Json:
-    return error_event(404, "response_not_found", "response_id")
+def not_found(response_id: str) -> Json:
+    return error_event(404, "response_not_found", "response_id", f"response_id: got {response_id!r}")
 
 
 def _in_lane(frame: Json, lane: str | None) -> Json:
