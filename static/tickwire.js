@@ -239,6 +239,8 @@ export class Tickwire extends EventTarget {
   #numPings = 0;
   #unanswered = 0;
   #listening = null;
+  /** Why the server is about to close. @type {WireError | null} */
+  #refusal = null;
   /** Lane name -> the turn that has it to itself until its last event. @type {Map<string, Turn>} */
   #lanes = new Map();
   /** @type {Turn[]} */
@@ -385,13 +387,18 @@ export class Tickwire extends EventTarget {
   }
 
   #stop(turn) {
-    const { answer } = turn;
+    const { answer, previous } = turn;
     const queued = this.#queue.indexOf(turn);
-    if (queued >= 0 && !answer.responseId) this.#queue.splice(queued, 1);
-    else if (turn.previous?.next === turn && turn.previous.steer !== Steer.SENT) turn.previous.next = null;
-    else if (this.connection.state === Connection.OPEN) return this.#cancel(turn);
+    if (!answer.responseId && (queued >= 0 || (previous?.next === turn && previous.steer !== Steer.SENT))) {
+      if (queued >= 0) this.#queue.splice(queued, 1);
+      if (previous) previous.next = null;
+    } else if (this.connection.state === Connection.OPEN) {
+      this.#cancel(turn);
+      return;
+    }
     // The server has never heard of it, or is away: then it hears of it when the answer is taken up.
     answer.finish(Status.STOPPED);
+    if (!answer.responseId) this.#follow(turn);
   }
 
   /** Before the server tells it here it would not know it: `#onLive` comes back to it. */
@@ -439,6 +446,7 @@ export class Tickwire extends EventTarget {
       next.lane = turn.lane;
       this.#lanes.set(turn.lane, next);
     } else {
+      turn.steer = Steer.SENT;
       this.#enqueue(next);
     }
   }
@@ -520,6 +528,10 @@ export class Tickwire extends EventTarget {
   }
 
   #onError({ error, stream_id: lane }) {
+    if (error.code === "invalid_api_key") {
+      this.#refusal = error;
+      return;
+    }
     const turn = this.#lanes.get(lane ?? (error.param === "response_id" ? undefined : this.#onlyUnstartedLane()));
     // A cancel that met an answer already over: the answer's own terminal event says what happened.
     if (error.param === "response_id" && (!turn?.answer.responseId || turn.isLive)) return;
@@ -623,7 +635,8 @@ export class Tickwire extends EventTarget {
     if (wasOpen && performance.now() - this.#openedAt > GOOD_CONNECTION_MS) this.#attempts = 0;
     this.#socket = null;
     clearTimeout(this.#timer);
-    const error = { code: "connection_lost", message: closeMessage(code, reason) };
+    const error = this.#refusal ?? { code: "connection_lost", message: closeMessage(code, reason) };
+    this.#refusal = null;
     if (isFinalClose(code)) {
       this.#setConnection(Connection.REFUSED, { code, reason });
       this.#endAll(error);
