@@ -47,11 +47,11 @@ _WORDS = {
     503: "the server cannot take it now",
 }
 
-_ALWAYS = (401, 403, 500)
-_ASKED = (400, *_ALWAYS, 404, 413, 429, 503)
+_CALLER = (401, 403)
+_ASKED = (400, *_CALLER, 404, 413, 429, 500, 503)
 """What a request for an answer may get instead."""
-_KEPT = (400, *_ALWAYS, 404, 410)
-"""What a request for something that was answered may get instead."""
+_KEPT = (*_CALLER, 404, 410)
+"""What a request about an answer may get instead."""
 
 REQUESTS: list[tuple[type[BaseModel], Unsupported]] = [
     (chat.ChatRequest, chat.UNSUPPORTED),
@@ -153,7 +153,7 @@ def _responses() -> dict[str, Any]:
                 "countInputTokens",
                 "How many tokens a response's prompt would have",
                 _json(ref("InputTokens")),
-                errors=(400, *_ALWAYS, 404, 413),
+                errors=(400, *_CALLER, 404, 413),
                 body=ref("CountInputTokens"),
             )
         },
@@ -163,7 +163,7 @@ def _responses() -> dict[str, Any]:
                 "getResponse",
                 "A response as it stands, or its events from some number on",
                 told,
-                errors=_KEPT,
+                errors=(400, *_KEPT),
                 parameters=retrieve,
             ),
             "delete": _operation(
@@ -182,7 +182,7 @@ def _responses() -> dict[str, Any]:
                 "listInputItems",
                 "The messages that a response was asked with",
                 _json(ref("InputItemList")),
-                errors=_KEPT,
+                errors=(400, *_KEPT),
                 parameters=list_items,
             ),
         },

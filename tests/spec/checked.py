@@ -55,7 +55,7 @@ class Http:
         self.events: set[str] = set()
         self._patterns = {
             path: re.compile(re.sub(r"\\\{\w+\\\}", "(.+)", re.escape(path)))
-            for path in sorted(document.content["paths"], key=lambda path: path.count("{"))
+            for path in sorted(document.content["paths"], key=lambda path: (path.count("{"), -len(path)))
         }
 
     @property
@@ -109,10 +109,11 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 class Sockets:
-    """`seen` has (channel, direction, type)."""
+    """`seen` has (channel, direction, type), `chunks` the types of what is inside a message."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.chunks: set[str] = set()
         self.seen: set[tuple[str, str, str]] = set()
 
     @property
@@ -126,6 +127,8 @@ class Sockets:
         assert name in self.document.content["components"]["messages"], f"{name} is not documented"
         self.document.validate(message, "components", "messages", name, "payload")
         self.seen.add((channel, direction, kind))
+        if "chunk" in message:
+            self.chunks.add(message["chunk"]["type"])
 
     @asynccontextmanager
     async def of(self, server: RunningServer, channel: str, **options: Any) -> AsyncIterator[CheckedSocket]:
