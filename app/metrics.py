@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from app.transport import Wire
 from engine.engine import EngineStats
 from engine.request import FinishedEvent, FinishReason
 
@@ -21,6 +22,9 @@ PREFIX = "tickwire:"
 QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
 INTER_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+CONNECTION_BUCKETS = (1, 10, 60, 300, 900, 3600, 14_400, 43_200, 86_400)
+CLOSE_CODES = (1000, 1001, 1002, 1003, 1005, 1006, 1007, 1009, 1011, 1012, 1013, 4401, 4408)
+"""Those that are told apart; clients may send thousands."""
 REQUEST_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480, 960)
 
 
@@ -70,10 +74,21 @@ class Metrics:
         self.websocket_connections = Gauge(
             f"{PREFIX}websocket_connections_active", "Open WebSocket connections.", registry=self.registry
         )
+        self._connection = Histogram(
+            f"{PREFIX}websocket_connection_duration_seconds",
+            "From the acceptance of a WebSocket connection to its end.",
+            buckets=CONNECTION_BUCKETS,
+            registry=self.registry,
+        )
 
     def watch(self, stats: Callable[[], EngineStats]) -> None:
         """Expose the engine's own numbers; `stats` is called at every scrape."""
         self.registry.register(_EngineCollector(stats))
+
+    def watch_wire(self, wire: Wire) -> None:
+        """Expose what is counted about connections."""
+        wire.on_closed = self._connection.observe
+        self.registry.register(_WireCollector(wire))
 
     def token(self, time: float, arrival: float, previous: float | None) -> None:
         """A token was sampled at `time`; `previous` is when the one before it was, if any."""
@@ -128,6 +143,34 @@ class _EngineCollector(Collector):
             yield CounterMetricFamily(f"{PREFIX}{name}", text, value)
         yield from _memory(stats)
         yield from _shadow(stats)
+
+
+class _WireCollector(Collector):
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def collect(self) -> Iterator[Metric]:
+        wire = self._wire
+        for name, text, value in (
+            ("websocket_connections", "WebSocket connections accepted.", wire.sockets),
+            ("websocket_frames_sent", "Text frames handed to WebSocket connections.", wire.frames),
+            ("websocket_bytes_sent", "Their bytes.", wire.frame_bytes),
+            ("deferred_deliveries", "News of a stream that found its socket full.", wire.deferred),
+        ):
+            yield CounterMetricFamily(f"{PREFIX}{name}", text, value)
+        told_apart = {str(code): wire.closes[code] for code in CLOSE_CODES}
+        closes = told_apart | {"other": wire.closes.total() - sum(told_apart.values())}
+        kinds = {kind: wire.cut[kind] for kind in ("http", "websocket")}
+        refused = {str(status): wire.refused[status] for status in (400, 408, 431)}
+        for name, text, label, values in (
+            ("websocket_closes", "Ended WebSocket connections; 1006: it broke.", "code", closes),
+            ("readers_cut", "Clients that took nothing for too long.", "connection", kinds),
+            ("requests_not_read", "Requests that never came as whole ones.", "status", refused),
+        ):
+            family = CounterMetricFamily(f"{PREFIX}{name}", text, labels=[label])
+            for value_of, count in values.items():
+                family.add_metric([value_of], count)
+            yield family
 
 
 def _memory(stats: EngineStats) -> Iterator[Metric]:

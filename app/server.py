@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
+import math
 import signal
 import socket
 import sys
@@ -43,7 +45,7 @@ from app.service import Encoder, PromptRefused, ServedModel, Service
 from app.settings import Settings, SettingsError
 from app.sizes import available_gpu_memory, available_memory, engine_sizes, physical_cores
 from app.store import Message
-from app.transport import HttpConnection, SocketConnection
+from app.transport import HttpConnection, SocketConnection, Wire
 from engine.blocks import BLOCK_SIZE
 from engine.config import EngineConfig
 from engine.engine import Engine
@@ -67,6 +69,9 @@ SWITCH_INTERVAL_S = 0.0005
 times and asks for it again, and Python's own 5 ms each time, while a large prompt is being prepared in
 another thread, would make it many times longer."""
 
+CLOSE_S = 0.5
+"""How long connections have to end once they are told to."""
+
 LAST_EVENTS_S = 2.0
 """How long the clients of answers that were cut at shutdown have to take the last events."""
 
@@ -77,6 +82,8 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
     The engine runs from the application's startup to its shutdown.
     """
     metrics = Metrics()
+    wire = Wire(settings.handshake_timeout_s)
+    metrics.watch_wire(wire)
     bridge = Bridge(metrics)
     engine = make_engine(bridge.publish)
     bridge.attach(engine)
@@ -112,6 +119,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
     )
     app.state.service = service
     app.state.responses = responses
+    app.state.wire = wire
     return app
 
 
@@ -138,14 +146,15 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: Starlette, settings: Settings, on_ready: Callable[[int], None]) -> None:
+        wire: Wire = app.state.wire
         super().__init__(
             uvicorn.Config(
                 app,
                 host=settings.host,
                 port=settings.port,
                 loop="uvloop",
-                http=HttpConnection,
-                ws=SocketConnection,
+                http=functools.partial(HttpConnection, wire=wire),  # type: ignore[arg-type]
+                ws=functools.partial(SocketConnection, wire=wire),  # type: ignore[arg-type]
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,
                 lifespan="on",
@@ -175,6 +184,23 @@ class Server(uvicorn.Server):
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Each connection is told, and those that do not go by themselves are dropped: uvicorn would cancel
+        their tasks, and log that as a fault of ours."""
+        drop = asyncio.get_running_loop().call_later(CLOSE_S, self._drop_connections)
+        await super().shutdown(sockets)
+        drop.cancel()
+        if self.force_exit:
+            # uvicorn leaves out the rest then, and cancels the end of the application as well.
+            self._drop_connections()
+            if self.server_state.tasks:
+                await asyncio.wait(self.server_state.tasks, timeout=CLOSE_S)
+            await self.lifespan.shutdown()
+
+    def _drop_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         asyncio.get_running_loop().call_soon_threadsafe(self.stop)
@@ -210,7 +236,8 @@ def serve(settings: Settings) -> int:
     """
     configure(settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    with listen(settings.host, settings.port) as listening, contextlib.ExitStack() as resources:
+    listening = listen(settings.host, settings.port, settings.send_timeout_s)
+    with listening, contextlib.ExitStack() as resources:
         with _collector_at_rest():
             app = _load_app(settings, resources)
 
@@ -224,8 +251,9 @@ def serve(settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket whose connections keep little unsent.
+def listen(host: str, port: int, send_timeout_s: float = 0.0) -> socket.socket:
+    """A listening socket whose connections keep little unsent, and not for longer than `send_timeout_s`
+    (0: as long as the system likes).
 
     Raises:
         OSError: the address cannot be listened on.
@@ -233,6 +261,9 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=2048)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # Also of connections that are closed already, as far as we are concerned, and of peers that vanished.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(send_timeout_s * 1000))
     return listening
 
 

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from engine.request import FinishReason
-from tests.app.harness import MODEL, RunningServer, eventually, running, said, text_of
+from tests.app.harness import MODEL, PATIENCE, RunningServer, eventually, running, said, text_of
 
 Leave = Callable[[], None]
 LONG = "long " * 200
@@ -117,17 +117,18 @@ async def test_a_client_that_leaves_while_its_prompt_is_being_encoded_starts_not
         loop = asyncio.get_running_loop()
         release = asyncio.Event()
 
-        def slow_encode(messages: Any) -> list[int]:
+        def slow_encode(*messages: Any) -> list[int]:
             loop.call_soon_threadsafe(entered.set)
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
-            return encode(messages)
+            return encode(*messages)
 
         object.__setattr__(server.service.model, "encode", slow_encode)
         for client in (open_http, open_socket):
             entered.clear()
             release.clear()
             leave = await client(server, "long " * 1000)
-            await entered.wait()
+            async with asyncio.timeout(PATIENCE):
+                await entered.wait()
             leave()
             await eventually(lambda: server.service._deliveries == 0)
             release.set()
