@@ -324,26 +324,32 @@ async def test_what_another_connection_reads_goes_on_for_it() -> None:
 # -- coming back ------------------------------------------------------------------------------------------
 
 
+NUM_FRAMES = OPENING + 6 + CLOSING + 1
+
+
 async def test_a_connection_cut_after_any_frame_costs_nothing() -> None:
-    async with running() as server:
-        for cut_after in range(OPENING + 6 + CLOSING + 2):
-            await cut_and_come_back(server, cut_after)
-        assert len(server.engine.submitted) == OPENING + 6 + CLOSING + 2
+    async with running() as server, client(server) as witness:
+        for cut_after in range(NUM_FRAMES + 1):
+            await cut_and_come_back(server, witness, cut_after)
+        assert len(server.engine.submitted) == NUM_FRAMES + 1
 
 
-async def cut_and_come_back(server: RunningServer, cut_after: int) -> None:
+async def cut_and_come_back(server: RunningServer, witness: Client, cut_after: int) -> None:
+    """The witness reads the same answer all along."""
     name = f"cut after {cut_after}"
     server.gate.close()
     async with client(server) as chat:
         await chat.send("hello", chat=name, body={"max_tokens": 6})
         await eventually(lambda: server.service.bridge.num_open == 1)
+        await witness.resume(None, chat=name, request=name)
+        await witness.read(1 + OPENING, name)
         for count in range(1, cut_after + 1):
             if OPENING < count <= OPENING + 6:
                 server.gate.step()
             await chat.read(count)
         seen = chat.frames.get("r", [])
         chat.cut()
-    await eventually(lambda: not server.server.server_state.connections)
+    await eventually(lambda: len(server.server.server_state.connections) == 1)
     server.gate.step(2)  # meanwhile it goes on
     async with client(server) as again:
         numbers = numbers_of(seen)
@@ -354,6 +360,8 @@ async def cut_and_come_back(server: RunningServer, cut_after: int) -> None:
     # If the end had come already, it is told again: it has no number.
     before = [frame for frame in seen if frame["type"] == "chunk"]
     check_whole(before + rest, said("hello", 6))
+    _, *all_along = await witness.rest(name)
+    assert chunks_of(all_along) == chunks_of(before + rest)
     request, _ = server.engine.submitted[-1]
     assert chunks_of(before + rest)[0]["messageId"] == f"msg_{request.id}"
 
@@ -375,6 +383,26 @@ async def test_a_replay_has_all_with_the_original_id_for_any_number_of_readers()
             assert start == {"type": "start", "requestId": name}
             check_whole(frames, said("hello", 30))
             assert chunks_of(frames) == chunks_of(whole)
+
+
+async def test_an_answer_goes_on_with_nobody_to_read_it() -> None:
+    async with running() as server:
+        for number_of_tokens in (0, 3):
+            server.gate.close()
+            async with client(server) as chat:
+                await chat.send("hello", body={"max_tokens": 20})
+                await chat.read(OPENING)
+                for count in range(number_of_tokens):
+                    server.gate.step()
+                    await chat.read(OPENING + count + 1)
+                chat.cut()
+            server.gate.open()
+            await eventually(lambda: server.is_idle and not server.server.server_state.connections)
+            async with client(server) as again:
+                await again.resume(numbers_of(chat.frames["r"])[-1])
+                _, *rest = await again.rest()
+            check_whole(chat.frames["r"] + rest, said("hello", 20))
+            assert len(numbers_of(rest)) == 1 + CLOSING, "what nobody read is one delta"
 
 
 async def test_a_client_that_goes_before_its_prompt_is_ready_finds_its_answer() -> None:

@@ -12,6 +12,8 @@ from tests.app.harness import expected, said
 from tests.clients.node import node_environment
 from tests.clients.serving import serving
 
+KEY = "a-key"
+
 
 class Told(NamedTuple):
     results: dict[str, Any]
@@ -22,10 +24,9 @@ class Told(NamedTuple):
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[Told]:
-    with serving() as server:
-        node = node_environment()
+    with serving(settings={"api_keys": [KEY]}) as server:
         scenarios = ("talk", "refusals", "cuts", "provider", "stop", "provider_abort")
-        results = node.run("ai_sdk.mjs", server.base_url, *scenarios)
+        results = node_environment().run("ai_sdk.mjs", server.base_url, KEY, *scenarios)
         yield Told(results, [server.line(), server.line()])
 
 
@@ -55,6 +56,7 @@ def test_what_is_refused_is_told_to_the_page(told: Told) -> None:
     assert page["after"] == ["assistant", said("hello", 30)]
     assert page["picture"].startswith("messages.2.parts.0.type: got 'file', allowed: 'text'")
     assert page["nothing"] == ["ready", 0]
+    assert page["stranger"].startswith("Authorization: got an API key that is not known here")
 
 
 def test_a_page_whose_connection_is_cut_takes_its_answer_up_again(told: Told) -> None:

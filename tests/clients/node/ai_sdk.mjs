@@ -1,11 +1,11 @@
-// What pages and servers made with the AI SDK do. `node ai_sdk.mjs BASE_URL SCENARIO...` prints one JSON object, a
-// key for each scenario. BASE_URL ends in /v1.
+// What pages and servers made with the AI SDK do. `node ai_sdk.mjs BASE_URL KEY SCENARIO...` prints one JSON object,
+// a field for each scenario. BASE_URL ends in /v1; KEY is an API key.
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { AbstractChat, generateText, streamText, WebSocketChatTransport } from "ai";
 import WS from "ws";
 
-const [baseURL, ...names] = process.argv.slice(2);
+const [baseURL, apiKey, ...names] = process.argv.slice(2);
 const socketURL = baseURL.replace("/v1", "/api/chat");
 
 /** The state of a page, and someone who looks at it after every change. */
@@ -48,7 +48,7 @@ class Page extends AbstractChat {
 const textOf = (parts = []) => parts.flatMap((part) => (part.type === "text" ? [part.text] : [])).join("");
 
 /** A transport whose sockets are cut after as many messages as `cuts` says, one after the other. */
-function transport(cuts = []) {
+function transport(cuts = [], key = apiKey) {
   const sockets = [];
   class Socket extends WS {
     constructor(...args) {
@@ -65,7 +65,9 @@ function transport(cuts = []) {
       };
     }
   }
-  return Object.assign(new WebSocketChatTransport({ url: socketURL, webSocket: Socket }), { sockets });
+  // A browser's sockets have no headers of their own: these are sent with each request.
+  const headers = { Authorization: `Bearer ${key}` };
+  return Object.assign(new WebSocketChatTransport({ url: socketURL, webSocket: Socket, headers }), { sockets });
 }
 
 /** Resolves when the page shows some of an answer. */
@@ -113,7 +115,10 @@ const scenarios = {
     const nothing = new Page(wire);
     await nothing.resumeStream();
     wire.close();
-    return { refused, after: page.told[1], picture, nothing: [nothing.status, nothing.messages.length] };
+    const stranger = new Page(transport([], "another key"));
+    await stranger.ask("hello");
+    await stranger.dispose();
+    return { stranger: stranger.error.message, refused, after: page.told[1], picture, nothing: [nothing.status, nothing.messages.length] };
   },
 
   async stop() {
@@ -150,7 +155,7 @@ const scenarios = {
   },
 
   async provider() {
-    const model = createOpenAICompatible({ name: "here", baseURL, includeUsage: true })("fake-model");
+    const model = createOpenAICompatible({ name: "here", baseURL, apiKey, includeUsage: true })("fake-model");
     const asked = { model, prompt: "hello", maxOutputTokens: 30, temperature: 0, maxRetries: 0 };
     const whole = await generateText(asked);
     const streamed = streamText(asked);
@@ -167,7 +172,7 @@ const scenarios = {
   },
 
   async provider_abort() {
-    const model = createOpenAICompatible({ name: "here", baseURL })("fake-model");
+    const model = createOpenAICompatible({ name: "here", baseURL, apiKey })("fake-model");
     const stop = new AbortController();
     const streamed = streamText({
       model,
