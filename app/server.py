@@ -35,6 +35,7 @@ from app.api.page import page_routes
 from app.api.responses import ResponsesEndpoint
 from app.api.responses_socket import ResponsesSocket
 from app.api.spec import spec_routes
+from app.api.ui_chat import UiChatSocket
 from app.bridge import Bridge
 from app.caller import Callers
 from app.journal import JournalWriter
@@ -107,6 +108,7 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
             Route("/v1/chat/completions/{completion_id}", chat, methods=["GET"]),
             WebSocketRoute("/v1/responses", ResponsesSocket(responses, metrics, settings)),
             *ResponsesEndpoint(responses, settings).routes(),
+            WebSocketRoute("/api/chat", UiChatSocket(service, metrics, settings)),
             *model_routes(service),
             *health_routes(service, metrics),
             *debug_routes(service),
