@@ -34,7 +34,11 @@ PATIENCE = 20.0
 
 
 def fake_prompt(messages: list[Message]) -> str:
-    text = "".join(f"{m['role']}:{m['content']};" for m in messages)
+    return spelled("".join(f"{m['role']}:{m['content']};" for m in messages))
+
+
+def spelled(text: str) -> str:
+    """In the fake model's letters: what it has none for is a dot."""
     return "".join(c if c in ALPHABET else "." for c in text)
 
 
@@ -48,7 +52,7 @@ def fake_encode(messages: list[Message], add_generation_prompt: bool = True) -> 
 
 def fake_model() -> ServedModel:
     return ServedModel(
-        MODEL, 1_700_000_000, fake_encode, lambda text: list(fake_ids(text)), fake_vocabulary()
+        MODEL, 1_700_000_000, fake_encode, lambda text: list(fake_ids(spelled(text))), fake_vocabulary()
     )
 
 
@@ -59,7 +63,7 @@ def expected(messages: list[Message], count: int) -> str:
 
 def continued(text: str, count: int) -> str:
     """How the fake model goes on with a plain text."""
-    ids = continuation(fake_ids(text), count)
+    ids = continuation(fake_ids(spelled(text)), count)
     return b"".join(fake_vocabulary().token_bytes[i] for i in ids).decode()
 
 

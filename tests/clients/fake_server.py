@@ -44,7 +44,7 @@ def make_engine(publish: Callable[[list[Event]], None], *, sampling: bool = Fals
                 )
         publish(events)
 
-    config = EngineConfig(num_blocks=4096, max_model_len=4096 * 16, **fields)
+    config = EngineConfig(**{"num_blocks": 4096, "max_model_len": 4096 * 16} | fields)
     runner = (SamplingRunner if sampling else FakeRunner)(config.num_blocks)
     runner.during = lambda: time.sleep(TICK_S)
     engine = WatchedEngine(runner, fake_vocabulary(), config, watched)

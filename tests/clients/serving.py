@@ -10,9 +10,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from urllib.request import urlopen
 
@@ -31,13 +33,21 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        # A server that nobody listens to would stop once the pipe is full.
+        threading.Thread(target=self._listen, daemon=True).start()
         self.port: int = self.line()["port"]
         self.base_url = f"http://127.0.0.1:{self.port}/v1"
 
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
     def line(self) -> dict[str, Any]:
         """The next thing that the server says of itself."""
-        assert self.process.stdout is not None
-        line: dict[str, Any] = json.loads(self.process.stdout.readline())
+        line: dict[str, Any] = json.loads(self._lines.get(timeout=PATIENCE))
         return line
 
     def metrics(self) -> dict[str, float]:
