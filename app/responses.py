@@ -96,7 +96,7 @@ class Responses:
         with news_of(view.answer.streams) as news:
             while number != view.num_events:
                 news.clear()
-                await self._prepare(view)
+                await self.prepare(view)
                 events: list[Event] = []
                 while len(events) < most and number != view.num_events:
                     event = view.event(number)
@@ -116,10 +116,10 @@ class Responses:
     async def snapshot(self, kept: KeptResponse) -> bytes:
         """The response object as it stands, as JSON."""
         view = kept.view
-        await self._prepare(view)
+        await self.prepare(view)
         return await self.service.json.do(view.json_size, lambda: orjson.dumps(view.response()))
 
-    async def _prepare(self, view: ResponseEvents) -> None:
+    async def prepare(self, view: ResponseEvents) -> None:
         """So that none of its events takes long."""
         if view.num_events is not None and (size := view.unwritten_size):
             view.adopt(await self.service.json.do(size, view.write_logprobs))

@@ -51,12 +51,22 @@ WAITING_MESSAGES = 4
 
 
 class _Reading:
-    """A response on its way to the client: a source of frames. The turn counts what was told."""
+    """A response on its way to the client: a source of frames. The turn counts what was told.
 
-    def __init__(self, kept: KeptResponse, turn: Turn, ended: Callable[[], None]) -> None:
+    Args:
+        prepare: called once if the last events need work that should not be done on the loop; there are no
+            frames until it has been done.
+        ended: called when the last frame is made, before it is given out.
+    """
+
+    def __init__(
+        self, kept: KeptResponse, turn: Turn, prepare: Callable[[], None], ended: Callable[[], None]
+    ) -> None:
         self.kept = kept
         self._turn = turn
+        self._prepare = prepare
         self._ended = ended
+        self._is_preparing = False
         self._is_opened = not isinstance(turn.request, ResumeResponse)
         self.written = asyncio.Event()
         """Set when the last event has been handed to the connection."""
@@ -66,6 +76,8 @@ class _Reading:
         return self._is_opened and self._turn.next_number == self.kept.view.num_events
 
     def next_frame(self) -> bytes | None:
+        if self._must_wait():
+            return None
         if self._is_opened:
             event = self.kept.view.event(self._turn.next_number)
             if event is None:
@@ -80,6 +92,15 @@ class _Reading:
             # Before it is written: who has read it may build on the response at once, from anywhere.
             self._ended()
         return orjson.dumps(event)
+
+    def _must_wait(self) -> bool:
+        view = self.kept.view
+        if view.num_events is None or not view.unwritten_size:
+            return False
+        if not self._is_preparing:
+            self._is_preparing = True
+            self._prepare()
+        return True
 
     def _resumed(self) -> dict[str, Any]:
         return {
@@ -196,7 +217,13 @@ class _Connection:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()):
+            log.error("socket_failed", exc_info=fault)
+            self._delivery.cut("a fault of ours")  # rather than let the client wait for ever
 
     def _cut_short(self, turn: Turn, why: Cut) -> None:
         try:
@@ -261,7 +288,9 @@ class _Connection:
         )
 
     async def _tell(self, turn: Turn, kept: KeptResponse) -> None:
-        reading = self._readings[turn] = _Reading(kept, turn, lambda: self._end_turn(turn))
+        reading = self._readings[turn] = _Reading(
+            kept, turn, lambda: self._spawn(self._prepare(kept)), lambda: self._end_turn(turn)
+        )
         stream = kept.view.stream
         with self._responses.shelf.reading(kept):
             has_ended = kept.answer.has_ended
@@ -273,6 +302,10 @@ class _Connection:
             finally:
                 self._delivery.remove(reading)
                 stream.unlisten(self._delivery.wake)
+
+    async def _prepare(self, kept: KeptResponse) -> None:
+        await self._responses.prepare(kept.view)
+        self._delivery.wake()
 
     def _end_turn(self, turn: Turn) -> None:
         reading = self._readings.pop(turn)
