@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 
 from app.protocol.chat import ChatBuilder, parse_chat
 from app.protocol.endings import failure
+from app.protocol.errors import ApiError
 from app.protocol.responses import ResponseEvents, parse_create
 from app.streams import Answer, Cut, Delta, StreamError
 from engine.detokenizer import Vocabulary
@@ -194,6 +196,81 @@ def test_log_probabilities_of_a_response_are_in_its_deltas_and_once_more_at_the_
     assert events[9]["response"]["output"][0]["content"][0]["logprobs"] == first + second
 
 
+def test_a_response_that_rests_says_the_same() -> None:
+    answer = Answer("abc", arrival=0.0, created=1)
+    (stream,) = answer.streams
+    for index in range(3):
+        stream.append("no", [logprob(4, -1.0, (1, -0.5), (4, -1.0))])
+        stream.take(index)
+    stream.finish(finished(FinishReason.STOP))
+    response = response_of(
+        answer,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+        instructions="be kind",
+        metadata={"k": "v"},
+        previous_response_id="resp_1",
+        temperature=0.5,
+        top_p=0.25,
+        max_output_tokens=7,
+        user="u",
+        background=True,
+        truncation="auto",
+        allowed_token_ids=list(range(1000)),
+    )
+
+    def everything() -> list[bytes]:
+        events = [response.event(number) for number in range(response.num_events or 0)]
+        return [orjson.dumps(each) for each in (*events, response.response())]
+
+    before = everything()
+    for _ in range(2):
+        response.rest()
+        assert response.request.input == []
+        assert response.request.allowed_token_ids is None
+        assert response.unwritten_size > 0
+        assert everything() == before
+        assert response.unwritten_size == 0
+
+
+def test_a_reader_goes_on_behind_any_number_that_was_given_and_no_other() -> None:
+    answer = spoken("a", "b")
+    response = response_of(answer)
+    answer.streams[0].append("nobody has taken this yet")
+
+    def allowed() -> list[int]:
+        numbers = []
+        for number in range(-3, 20):
+            with suppress(ApiError):
+                assert response.first_after(number) == number + 1
+                numbers.append(number)
+        return numbers
+
+    assert response.first_after(None) == 0
+    assert allowed() == list(range(-1, 6))
+    answer.streams[0].finish(finished(FinishReason.STOP))
+    assert allowed() == list(range(-1, 11))
+    assert response.num_events == 11
+    with pytest.raises(ApiError, match=r"starting_after: got 11, allowed: .* up to 10") as caught:
+        response.first_after(11)
+    assert (caught.value.status, caught.value.param) == (400, "starting_after")
+
+
+def test_a_response_in_the_background_begins_in_the_queue() -> None:
+    created, in_progress, *_ = events_of(spoken(), background=True)
+    assert created["response"]["status"] == "queued"
+    assert in_progress["response"]["status"] == "in_progress"
+    assert created["response"]["background"] is True
+
+
+def test_what_was_left_out_is_told_where_it_may_be() -> None:
+    for fields, told in (({}, None), ({"truncation": "auto"}, 3)):
+        request = parse_create({"input": "hello"} | fields)
+        shown = ResponseEvents(spoken(), request, "m", VOCABULARY, num_dropped=told or 0).response()
+        assert shown.get("truncated_items") == told
+        assert shown["truncation"] == request.truncation or "disabled"
+
+
 def test_a_response_without_log_probabilities_has_empty_lists() -> None:
     events = events_of(spoken("x", end=finished(FinishReason.STOP)))
     assert events[4]["logprobs"] == events[5]["logprobs"] == events[6]["part"]["logprobs"] == []
@@ -214,7 +291,7 @@ def test_chunks_of_a_chat_completion() -> None:
     end = finished(FinishReason.STOP, stop="END", num_cached_tokens=2)
     answer = spoken("x", end=end)
     builder = builder_of(answer, **WITH_USAGE)
-    role, text, last = builder.role(0), builder.text(0, Delta("x")), builder.finish(end)
+    (role,), text, last = builder.opening(), builder.text(0, Delta("x")), builder.finish(0, end)
     usage = builder.usage()
     assert usage is not None
     assert len({(c["id"], c["created"], c["object"], c["model"]) for c in (role, text, last, usage)}) == 1
@@ -230,7 +307,7 @@ def test_chunks_of_a_chat_completion() -> None:
     assert usage["usage"]["prompt_tokens_details"]["cached_tokens"] == 2
     plain = builder_of(answer, stream=True)
     assert plain.usage() is None
-    assert "usage" not in plain.role(0)
+    assert "usage" not in plain.opening()[0]
 
 
 def test_a_completion_in_one_piece() -> None:
@@ -267,7 +344,7 @@ def test_choices_come_in_order_and_their_prompt_is_counted_once() -> None:
     assert whole["usage"]["total_tokens"] == 3 + 6
     # The others' hits are the first one's work.
     assert whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    for chunk in (builder.role(2), builder.text(2, Delta("x")), builder.finish(answer.ends[2])):
+    for chunk in (builder.opening()[2], builder.text(2, Delta("x")), builder.finish(2, answer.ends[2])):
         assert chunk["choices"][0]["index"] == 2
 
 

@@ -474,6 +474,27 @@ SDK_CHAT_FIELDS = """
 """As of openai 3.57."""
 
 
+SDK_RESPONSE_FIELDS = """
+    access_programs background background_options context_management conversation image include input
+    instructions max_output_tokens max_tool_calls metadata model moderation parallel_tool_calls
+    previous_response_id prompt prompt_cache_key prompt_cache_options prompt_cache_retention reasoning
+    safety_identifier service_tier store stream stream_options temperature text tool_choice tools top_logprobs
+    top_p truncation user generate
+"""
+"""The last one on its socket only; here it works everywhere."""
+
+
+@pytest.mark.parametrize("field", SDK_RESPONSE_FIELDS.split())
+def test_every_field_of_the_sdk_s_responses_works_or_is_refused_by_name(field: str) -> None:
+    if field in UNSUPPORTED_IN_RESPONSES:
+        error = refused(create, **{field: "a value that means something"})
+        assert error.param == field
+        assert "not supported" in error.message
+        assert create(**{field: None}).sampling == SamplingParams()
+    else:
+        assert field in CreateResponse.model_fields
+
+
 @pytest.mark.parametrize("field", SDK_CHAT_FIELDS.split())
 def test_every_field_of_the_sdk_works_or_is_refused_by_name(field: str) -> None:
     if field in UNSUPPORTED_IN_CHAT:
