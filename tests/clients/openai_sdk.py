@@ -1,5 +1,5 @@
 """What a user of the official OpenAI SDK does. Runs in the SDK's own environment, not in ours: it pins an
-older `websockets`. `python openai_sdk.py BASE_URL SCENARIO` prints one JSON object.
+older `websockets`. `python openai_sdk.py BASE_URL SCENARIO...` prints one JSON object, a key for each.
 """
 
 from __future__ import annotations
@@ -47,6 +47,79 @@ def chat(base_url: str) -> dict[str, Any]:
         "again": again.choices[0].message.content,
         "request_id": whole._request_id,
         "models": [(m.id, m.owned_by) for m in client.models.list()],
+    }
+
+
+def completions(base_url: str) -> dict[str, Any]:
+    client = OpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    fields = {"prompt": "Once upon", "max_tokens": 20, **OPTIONS}
+    whole = client.completions.create(**fields)
+    chunks = list(client.completions.create(stream=True, stream_options={"include_usage": True}, **fields))
+    echoed = client.completions.create(echo=True, **fields)
+    several = client.completions.create(**fields | {"prompt": ["a", "b"]})
+    return {
+        "id": whole.id,
+        "object": whole.object,
+        "whole": whole.choices[0].text,
+        "finish": whole.choices[0].finish_reason,
+        "usage": [whole.usage.prompt_tokens, whole.usage.completion_tokens],
+        "streamed": "".join(choice.text for chunk in chunks for choice in chunk.choices),
+        "streamed_usage": [chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens],
+        "echoed": echoed.choices[0].text,
+        "several": [choice.text for choice in several.choices],
+    }
+
+
+def responses(base_url: str) -> dict[str, Any]:
+    """A conversation over HTTP: whole, streamed, told again from some event on, forgotten."""
+    client = OpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    fields = {"max_output_tokens": 20, **OPTIONS}
+    first = client.responses.create(input="one", **fields)
+    second = client.responses.create(input="two", previous_response_id=first.id, **fields)
+    events = list(client.responses.create(input="one", stream=True, **fields))
+    streamed = events[-1].response
+    rest = list(client.responses.retrieve(streamed.id, stream=True, starting_after=5))
+    # It takes only what is completed for final.
+    stop = {"extra_body": {"stop": first.output_text[10:13]}}
+    with client.responses.stream(input="one", **fields, **stop) as stream:
+        final = stream.get_final_response()
+    items = client.responses.input_items.list(second.id, order="asc")
+    client.responses.delete(first.id)
+    try:
+        client.responses.retrieve(first.id)
+        gone = []
+    except openai.APIStatusError as error:
+        gone = [error.status_code, error.code]
+    return {
+        "first": first.output_text,
+        "second": second.output_text,
+        "streamed": "".join(event.delta for event in events if event.type == "response.output_text.delta"),
+        "numbers": [event.sequence_number for event in events],
+        "kinds": [event.type for event in events],
+        "rest_is_the_rest": [event.to_dict() for event in rest] == [event.to_dict() for event in events[6:]],
+        "final": final.output_text,
+        "again": client.responses.retrieve(second.id).output_text,
+        "items": [(item.role, item.content[0].text) for item in items],
+        "gone": gone,
+    }
+
+
+async def background(base_url: str) -> dict[str, Any]:
+    """Responses that go on without a reader: one is left alone and followed later, one is cancelled."""
+    client = AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=0)
+    begun = await client.responses.create(input="one", background=True, max_output_tokens=200, **OPTIONS)
+    follower = await client.responses.retrieve(begun.id, stream=True)
+    followed = "".join(
+        [event.delta async for event in follower if event.type == "response.output_text.delta"]
+    )
+    ended = await client.responses.retrieve(begun.id)
+    long = await client.responses.create(input="one", background=True, max_output_tokens=50_000, **OPTIONS)
+    cancelled = await client.responses.cancel(long.id)
+    return {
+        "begun": [begun.status, begun.background],
+        "followed": followed,
+        "ended": [ended.status, ended.output_text],
+        "cancelled": [cancelled.status, (await client.responses.retrieve(long.id)).status],
     }
 
 
@@ -267,20 +340,31 @@ def vanish_chat(base_url: str) -> None:
             print("reading", flush=True)
 
 
+SCENARIOS = {
+    each.__name__: each
+    for each in (
+        background,
+        chat,
+        choices,
+        completions,
+        errors,
+        lanes,
+        limits,
+        responses,
+        session,
+        vanish,
+        vanish_chat,
+    )
+}
+
+
 def main() -> None:
-    base_url, scenario = sys.argv[1:]
-    run = {
-        "chat": chat,
-        "choices": choices,
-        "errors": errors,
-        "lanes": lanes,
-        "limits": limits,
-        "session": session,
-        "vanish": vanish,
-        "vanish_chat": vanish_chat,
-    }[scenario]
-    result = run(base_url)
-    print(json.dumps(asyncio.run(result) if asyncio.iscoroutine(result) else result))
+    base_url, *names = sys.argv[1:]
+    results = {}
+    for name in names:
+        result = SCENARIOS[name](base_url)
+        results[name] = asyncio.run(result) if asyncio.iscoroutine(result) else result
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

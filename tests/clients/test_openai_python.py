@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.harness import expected, said
+from tests.app.harness import continued, expected, said
 from tests.clients.environments import environment
 from tests.clients.serving import ServerProcess, run_script, serving
 
@@ -22,18 +22,26 @@ def sdk() -> Path:
     return environment("openai", ["openai[realtime]>=3.57"])
 
 
+@pytest.fixture(scope="module")
+def results(sdk: Path) -> dict[str, Any]:
+    """Of what needs nothing but a server, by scenario."""
+    with serving() as server:
+        return run_script(
+            sdk,
+            SCRIPT,
+            server.base_url,
+            *("chat", "completions", "errors", "responses", "background", "lanes", "session"),
+        )
+
+
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
     with serving() as server:
         yield server
 
 
-def run(sdk: Path, server: ServerProcess, scenario: str) -> dict[str, Any]:
-    return run_script(sdk, SCRIPT, server.base_url, scenario)
-
-
-def test_chat_completions(sdk: Path, server: ServerProcess) -> None:
-    result = run(sdk, server, "chat")
+def test_chat_completions(results: dict[str, Any]) -> None:
+    result = results["chat"]
     answer = said("hello", 30)
     assert result["whole"] == result["streamed"] == answer
     assert result["finish"] == "length"
@@ -49,9 +57,48 @@ def test_chat_completions(sdk: Path, server: ServerProcess) -> None:
     assert result["models"] == [["fake-model", "tickwire"]]
 
 
+def test_completions(results: dict[str, Any]) -> None:
+    result = results["completions"]
+    answer = continued("Once upon", 20)
+    assert result["id"].startswith("cmpl-")
+    assert result["object"] == "text_completion"
+    assert result["whole"] == result["streamed"] == answer
+    assert result["finish"] == "length"
+    assert result["usage"] == result["streamed_usage"] == [len("Once upon"), 20]
+    assert result["echoed"] == "Once upon" + answer
+    assert result["several"] == [continued("a", 20), continued("b", 20)]
+
+
+def test_responses(results: dict[str, Any]) -> None:
+    result = results["responses"]
+    talk = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": said("one", 20)},
+        {"role": "user", "content": "two"},
+    ]
+    assert result["first"] == result["streamed"] == said("one", 20)
+    assert result["final"] == said("one", 10)
+    assert result["second"] == result["again"] == expected(talk, 20)
+    assert result["numbers"] == list(range(len(result["numbers"])))
+    assert result["kinds"][0] == "response.created"
+    assert result["kinds"][-1] == "response.incomplete"
+    assert result["rest_is_the_rest"]
+    assert result["items"] == [["user", "one"], ["assistant", said("one", 20)], ["user", "two"]]
+    assert result["gone"] == [410, "response_gone"]
+
+
+def test_responses_in_the_background(results: dict[str, Any]) -> None:
+    result = results["background"]
+    assert result["begun"][0] in ("queued", "in_progress")
+    assert result["begun"][1] is True
+    assert result["followed"] == said("one", 200)
+    assert result["ended"] == ["incomplete", said("one", 200)]
+    assert result["cancelled"] == ["cancelled", "cancelled"]
+
+
 def test_choices_and_log_probabilities(sdk: Path) -> None:
     with serving(sampling=True) as server:
-        result = run(sdk, server, "choices")
+        result = run_script(sdk, SCRIPT, server.base_url, "choices")["choices"]
     assert len(set(result["whole"])) == 3
     assert result["streamed"] == result["whole"][:2]
     assert result["order"][:2] == [0, 1]
@@ -68,7 +115,7 @@ def test_choices_and_log_probabilities(sdk: Path) -> None:
 
 def test_limits_become_the_sdk_s_own_exceptions(sdk: Path) -> None:
     with serving(max_num_seqs=1, max_queue=3, max_queue_per_session=1) as server:
-        result = run(sdk, server, "limits")
+        result = run_script(sdk, SCRIPT, server.base_url, "limits")["limits"]
     kind, code, status, retry_after, told = result["session"]
     assert [kind, code, status] == ["RateLimitError", "rate_limit_exceeded", 429]
     assert int(retry_after) == told >= 1
@@ -79,8 +126,8 @@ def test_limits_become_the_sdk_s_own_exceptions(sdk: Path) -> None:
     assert result["incomplete"] == ["incomplete", "max_time_ms"]
 
 
-def test_errors_become_the_sdk_s_own_exceptions(sdk: Path, server: ServerProcess) -> None:
-    assert run(sdk, server, "errors") == {
+def test_errors_become_the_sdk_s_own_exceptions(results: dict[str, Any]) -> None:
+    assert results["errors"] == {
         "temperature": ["BadRequestError", "temperature", "out_of_range", True],
         "model": ["NotFoundError", "model", "model_not_found", True],
         "messages": ["BadRequestError", "messages", "empty_value", True],
@@ -89,8 +136,8 @@ def test_errors_become_the_sdk_s_own_exceptions(sdk: Path, server: ServerProcess
     }
 
 
-def test_two_lanes_at_once_over_one_connection(sdk: Path, server: ServerProcess) -> None:
-    result = run(sdk, server, "lanes")
+def test_two_lanes_at_once_over_one_connection(results: dict[str, Any]) -> None:
+    result = results["lanes"]
     wanted = {lane: said(f"I am {lane}", 100) for lane in ("left", "right")}
     assert result["texts"] == result["final"] == wanted
     assert result["switches"] > 20, "the lanes took turns only now and then"
@@ -110,8 +157,8 @@ def test_two_lanes_at_once_over_one_connection(sdk: Path, server: ServerProcess)
         ]
 
 
-def test_the_sdk_s_session_of_lanes(sdk: Path, server: ServerProcess) -> None:
-    result = run(sdk, server, "session")
+def test_the_sdk_s_session_of_lanes(results: dict[str, Any]) -> None:
+    result = results["session"]
     talk = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": said("one", 20)},
