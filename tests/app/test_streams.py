@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.streams import MAX_DELTA_LOGPROBS, Answer, Delta, Log, Stream, StreamError, ends, read
+from app.streams import MAX_DELTA_LOGPROBS, Answer, Delta, Log, Step, Stream, StreamError, ends, read
 from engine.request import ChosenLogprob, FinishedEvent, FinishReason, Timings, TokenLogprob
 
 
@@ -267,3 +267,68 @@ def joined(deltas: list[Delta]) -> Delta:
 
 StreamMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestStreamMachine = StreamMachine.TestCase
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Three streams in one order: it is the same for every reader, whoever asks first, and each stream's own
+    order is kept in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = Answer("abc", 0.0, 1, n=3)
+        self.log = self.answer.log
+        self.written = ["", "", ""]
+        self.readers: list[list[Step]] = [[], [], []]
+
+    @rule(choice=st.integers(0, 2), text=st.text(min_size=1, max_size=3))
+    def write(self, choice: int, text: str) -> None:
+        if not self.answer.streams[choice].end:
+            self.answer.streams[choice].append(text)
+            self.written[choice] += text
+
+    @rule(choice=st.integers(0, 2), compact=st.booleans())
+    def finish(self, choice: int, compact: bool) -> None:
+        stream = self.answer.streams[choice]
+        if not stream.end:
+            stream.finish(make_end(choice=choice))
+        if compact:
+            stream.compact()
+
+    @rule(reader=st.integers(0, 2))
+    def take(self, reader: int) -> None:
+        got = self.readers[reader]
+        if self.log.is_complete and len(got) == self.log.num_taken:
+            with pytest.raises(StreamError):
+                self.log.take(len(got))
+            return
+        step = self.log.take(len(got))
+        if step is not None:
+            got.append(step)
+
+    @rule(ahead=st.integers(1, 3))
+    def skip(self, ahead: int) -> None:
+        with pytest.raises(StreamError):
+            self.log.take(self.log.num_taken + ahead)
+
+    @invariant()
+    def readers_agree(self) -> None:
+        longest = max(self.readers, key=len)
+        assert len(longest) == self.log.num_taken
+        for got in self.readers:
+            assert got == longest[: len(got)]
+        for choice in range(3):
+            events = [step.event for step in longest if step.choice == choice]
+            text = "".join(event.text for event in events if isinstance(event, Delta))
+            assert self.written[choice].startswith(text)
+            is_over = any(isinstance(event, FinishedEvent) for event in events)
+            if is_over:
+                assert events[-1] == make_end(choice=choice)
+                assert text == self.written[choice]
+            assert [isinstance(event, FinishedEvent) for event in events].count(True) == is_over
+        assert self.log.is_complete == (
+            sum(isinstance(step.event, FinishedEvent) for step in longest) == len(self.readers)
+        )
+
+
+LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLogMachine = LogMachine.TestCase
