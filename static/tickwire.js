@@ -13,17 +13,27 @@
  *
  * After a cut each answer is taken up at the number of its last event, so each event counts once. A request whose
  * response was not heard of yet is sent again: the server may then compute two, but only the second is ever read.
- *
+ */
+
+/**
+ * The fields of `response.create`.
  * @typedef {{input?: string | Array<{role: string, content: string}>, model?: string, instructions?: string,
  *   previous_response_id?: string, max_output_tokens?: number, temperature?: number, top_p?: number,
- *   [field: string]: unknown}} ResponseRequest the fields of `response.create`
- * @typedef {{type?: string, code?: string, message: string, param?: string | null}} WireError
- * @typedef {{input_tokens: number, output_tokens: number, total_tokens: number, [field: string]: unknown}} Usage
+ *   [field: string]: unknown}} ResponseRequest
+ */
+/** @typedef {{type?: string, code?: string, message: string, param?: string | null}} WireError */
+/** @typedef {{input_tokens: number, output_tokens: number, total_tokens: number, [field: string]: unknown}} Usage */
+/**
+ * How the server sees an answer that runs.
  * @typedef {{status: "queued" | "prefilling" | "generating" | "ended", queue_position: number | null,
  *   output_tokens: number, tokens_per_s: number | null, [field: string]: unknown}} Stats
- * @typedef {{state: string, retryAt: number | null, code: number | null, reason: string}} ConnectionDetail
- *   `retryAt` in milliseconds since 1970; `code` and `reason` are those of the last close
  */
+/**
+ * `retryAt` in milliseconds since 1970; `code` and `reason` are those of the last close.
+ * @typedef {{state: ConnectionState, retryAt: number | null, code: number | null, reason: string}} ConnectionDetail
+ */
+/** @typedef {(typeof Connection)[keyof typeof Connection]} ConnectionState */
+/** @typedef {(typeof Status)[keyof typeof Status]} AnswerStatus */
 
 /** How a connection stands. `waiting`: a new try is due. `refused`: the server said not to come back. */
 export const Connection = Object.freeze({
@@ -47,6 +57,7 @@ export const Status = Object.freeze({
   INTERRUPTED: "interrupted", // the rest cannot be had any more; see `error`
 });
 
+/** @type {Set<AnswerStatus>} */
 const RUNNING = new Set([Status.QUEUED, Status.SENT, Status.STREAMING]);
 
 const LONGEST_RETRY_MS = 8000;
@@ -86,7 +97,7 @@ export class Answer extends EventTarget {
     /** @type {ResponseRequest} */
     this.request = request;
     this.text = "";
-    /** @type {string} */
+    /** @type {AnswerStatus} */
     this.status = Status.QUEUED;
     /** @type {WireError | null} */
     this.error = null;
@@ -208,6 +219,7 @@ class Turn {
   sends = 0;
   /** @type {Turn | null} The successor, once it is steered, */
   next = null;
+  /** @type {number} */
   steer = Steer.UNSENT;
   /** @type {Turn | null} and whose successor it is. */
   previous = null;

@@ -124,7 +124,6 @@ class FakeServer:
         self.scripts: list[Script] = []
         self.requests: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
-        self.accepting = True
         self.origin = ""
         self._sockets: set[WebSocket] = set()
         self._numbers = itertools.count(1)
@@ -159,9 +158,6 @@ class FakeServer:
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _responses(self, socket: WebSocket) -> None:
-        if not self.accepting:
-            await socket.close(1013)
-            return
         await socket.accept()
         self._sockets.add(socket)
         try:

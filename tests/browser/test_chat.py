@@ -8,15 +8,38 @@ import re
 import pytest
 from playwright.async_api import BrowserContext, Locator, Page, expect
 
-from tests.browser.conftest import Watch
 from tests.browser.fake import MODEL, FakeServer, Reply, Script, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+OLDER_STORE = """async () => {
+  await new Promise((resolve) => (indexedDB.deleteDatabase("tickwire").onsuccess = resolve));
+  const opening = indexedDB.open("tickwire", 1);
+  opening.onupgradeneeded = () => {
+    const conversations = opening.result.createObjectStore("conversations", { keyPath: "id" });
+    const messages = opening.result.createObjectStore("messages", { keyPath: "id" });
+    messages.createIndex("conversation", "conversation");
+    conversations.put({ id: "old", title: "Hello", created: 1, updated: 2, head: "b" });
+    messages.put({ id: "a", conversation: "old", parent: null, role: "user", text: "Hello", created: 1 });
+    const answer = { role: "assistant", text: "Half", status: "streaming", error: null, stats: null };
+    messages.put({ id: "b", conversation: "old", parent: "a", created: 2, ...answer });
+  };
+  await new Promise((resolve) => (opening.onsuccess = resolve));
+  opening.result.close();
+  history.replaceState(null, "", "#c=old");
+}"""
+
+
 async def ask(page: Page, text: str) -> None:
     await page.get_by_role("textbox", name="Message").fill(text)
     await page.keyboard.press("Enter")
+
+
+async def stop_clock(page: Page) -> None:
+    """No delay ends by itself any more."""
+    await page.clock.install(time=0)
+    await page.clock.pause_at(1000)
 
 
 def last_answer(page: Page) -> Locator:
@@ -230,6 +253,14 @@ async def test_what_the_server_forgot_is_said_and_what_was_read_is_kept(page: Pa
     await expect(page.get_by_role("article")).to_have_count(2)
 
 
+async def test_conversations_of_an_older_page_are_kept(page: Page, fake: FakeServer) -> None:
+    await page.evaluate(OLDER_STORE)
+    await page.reload()
+    await expect(page.get_by_role("article", name="You")).to_have_text("Hello")
+    await expect(last_answer(page).locator(".prose")).to_have_text("Half")
+    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
+
+
 async def test_the_bare_address_comes_back_to_the_last_conversation(page: Page, fake: FakeServer) -> None:
     fake.scripts.append(says("Hello to you."))
     await ask(page, "Hello")
@@ -335,8 +366,7 @@ async def test_a_conversation_too_long_offers_a_new_one(page: Page, fake: FakeSe
     await expect(page.get_by_role("heading", name="Say something.")).to_be_visible()
 
 
-async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer, watch: Watch) -> None:
-    watch.allow("WebSocket connection to .* failed")
+async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer) -> None:
     go_on = asyncio.Event()
 
     async def script(reply: Reply) -> None:
@@ -350,7 +380,7 @@ async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer
     await expect(page.locator("#link")).to_have_attribute("data-state", "open")
     await ask(page, "Hello")
     await expect(last_answer(page)).to_contain_text("Half,")
-    fake.accepting = False
+    await stop_clock(page)
     await fake.drop(1012)
     await expect(page.locator("#strip")).to_contain_text("The connection is lost.")
     go_on.set()
@@ -359,7 +389,6 @@ async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer
     await page.get_by_role("button", name="New chat").first.click()
     await ask(page, "Are you there?")
     await expect(last_answer(page)).to_contain_text("Waiting for the connection")
-    fake.accepting = True
     await page.get_by_role("button", name="Try now").click()
     await expect(last_answer(page)).to_contain_text("Late.")
     await expect(page.locator("#strip")).to_be_hidden()
@@ -368,10 +397,7 @@ async def test_a_lost_connection_is_said_and_mended(page: Page, fake: FakeServer
     await expect(last_answer(page).locator(".figures")).to_contain_text("2 tokens")
 
 
-async def test_stopping_without_a_connection_is_told_later(
-    page: Page, fake: FakeServer, watch: Watch
-) -> None:
-    watch.allow("WebSocket connection to .* failed")
+async def test_stopping_without_a_connection_is_told_later(page: Page, fake: FakeServer) -> None:
     told = asyncio.Event()
 
     async def script(reply: Reply) -> None:
@@ -385,18 +411,26 @@ async def test_stopping_without_a_connection_is_told_later(
     fake.scripts += [script, says("Next.")]
     await ask(page, "Hello")
     await expect(last_answer(page)).to_contain_text("Half")
-    fake.accepting = False
+    await stop_clock(page)
     await fake.drop(1012)
     await expect(page.locator("#strip")).to_be_visible()
     await page.get_by_role("button", name="Stop the answer").click()
     await expect(last_answer(page).locator(".ending")).to_have_text("Stopped")
-    fake.accepting = True
     await page.get_by_role("button", name="Try now").click()
     async with asyncio.timeout(5):
         await told.wait()
     await ask(page, "And then?")
     await expect(last_answer(page)).to_contain_text("Next.")
     await expect(page.get_by_role("article", name="Answer").first.locator(".prose")).to_have_text("Half")
+
+
+async def test_a_device_that_is_online_again_does_not_wait(page: Page, fake: FakeServer) -> None:
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    await stop_clock(page)
+    await fake.drop(1012)
+    await expect(page.locator("#link")).to_have_attribute("data-state", "waiting")
+    await page.evaluate("dispatchEvent(new Event('online'))")
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
 
 
 async def test_answers_do_not_outlive_a_restart(page: Page, fake: FakeServer) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.harness import PATIENCE, RunningServer, expected, running, said
+from tests.app.harness import PATIENCE, RunningServer, eventually, expected, running, said
 from tests.clients.cutting import cutting
 from tests.clients.node import Node, node_environment
 
@@ -100,11 +100,13 @@ async def test_stop_ends_an_answer_within_a_tick(node: Node) -> None:
     async with running() as server:
         pace(server)
         result = await run(node, "stop", url_of(server))
+        await eventually(lambda: len(server.engine.ended) == 4)
         aborted, ended = server.engine.aborted, server.engine.ended
-    assert len(aborted) == 2
+    assert len(aborted) == 3
     assert all(ended[request][0] - tick <= 1 for request, tick in aborted.items())
-    long, early, after = result["answers"]
+    long, early, after, left = result["answers"]
     assert [long["status"], early["status"], after["status"]] == ["stopped", "stopped", "length"]
+    assert left["status"] == "interrupted", "whoever closes the connection wants no answers any more"
     assert long["text"]
     assert long["text"] == said("hello", long["usage"]["output_tokens"])
     assert after["text"] == said("hello", 12)

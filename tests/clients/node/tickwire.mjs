@@ -68,8 +68,10 @@ const scenarios = {
     const early = wire.respond({ ...HELLO, max_output_tokens: 5000 });
     early.stop();
     const answers = [stopped, await read(early), await read(wire.respond(HELLO))];
+    const left = wire.respond({ ...HELLO, max_output_tokens: 5000 });
+    await firstText(left);
     wire.close();
-    return { answers };
+    return { answers: [...answers, await read(left)] };
   },
 
   async attach() {
