@@ -27,6 +27,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, WebSocketRoute
 
 from app.api.chat import ChatCompletions
+from app.api.completions import Completions
 from app.api.debug import debug_routes
 from app.api.health import health_routes
 from app.api.http import EXPOSED, RequestIds, on_fault, on_http_exception
@@ -35,6 +36,7 @@ from app.api.page import page_routes
 from app.api.responses import ResponsesEndpoint
 from app.api.responses_socket import ResponsesSocket
 from app.api.spec import spec_routes
+from app.api.tokens import Tokens
 from app.api.ui_chat import UiChatSocket
 from app.bridge import Bridge
 from app.caller import Callers
@@ -106,9 +108,11 @@ def build_app(settings: Settings, *, model: ServedModel, make_engine: MakeEngine
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/chat/completions/{completion_id}", chat, methods=["GET"]),
+            Route("/v1/completions", Completions(service, settings), methods=["POST"]),
             WebSocketRoute("/v1/responses", ResponsesSocket(responses, metrics, settings)),
             *ResponsesEndpoint(responses, settings).routes(),
             WebSocketRoute("/api/chat", UiChatSocket(service, metrics, settings)),
+            *Tokens(service, settings).routes(),
             *model_routes(service),
             *health_routes(service, metrics),
             *debug_routes(service),
@@ -325,6 +329,8 @@ def _load_app(settings: Settings, resources: contextlib.ExitStack) -> Starlette:
         encode=_encoder(template),
         encode_text=loaded.tokenizer.encode,
         vocabulary=loaded.tokenizer.vocabulary,
+        text_prefix=loaded.tokenizer.text_prefix,
+        control_tokens=loaded.tokenizer.control_tokens,
     )
     return build_app(settings, model=model, make_engine=make_engine)
 

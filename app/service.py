@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from app.bridge import Bridge
@@ -76,6 +76,10 @@ class ServedModel:
     encode_text: Callable[[str], list[int]]
     """Plain text -> ids, without special tokens. Called from several threads."""
     vocabulary: Vocabulary
+    text_prefix: tuple[int, ...] = ()
+    """What comes before a text that is no chat."""
+    control_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Spelling -> id, of the tokens that no text gives."""
 
 
 class Service:
@@ -108,8 +112,10 @@ class Service:
             size += INLINE_CHARACTERS + 1  # nobody has looked how large they are
         return Prompt(field, size, lambda: self.model.encode(messages, add_generation_prompt))
 
-    def text(self, text: str, field: str) -> Prompt:
-        return Prompt(field, len(text), lambda: self.model.encode_text(text))
+    def text(self, text: str, field: str, with_prefix: bool = True) -> Prompt:
+        """A text to be continued."""
+        prefix = self.model.text_prefix if with_prefix else ()
+        return Prompt(field, len(text), lambda: [*prefix, *self.model.encode_text(text)])
 
     async def start(
         self,

@@ -11,7 +11,7 @@ decoding of all bytes in one go.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -49,9 +49,16 @@ class Detokenizer:
 
     Args:
         include_stop: the stop string that ended the text is part of it.
+        in_mid_text: other text comes before, so a space at the beginning is one between words.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = (), include_stop: bool = False) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        in_mid_text: bool = False,
+    ) -> None:
         self._vocabulary = vocabulary
         self._texts = vocabulary.texts
         self._stop = tuple(stop)
@@ -60,7 +67,7 @@ class Detokenizer:
         self._is_whole = True
         """No character is open."""
         self._held = ""
-        self._strip_next = vocabulary.strip_leading_space
+        self._strip_next = vocabulary.strip_leading_space and not in_mid_text
         self.stopped_by: str | None = None
         """The stop string that was completed; from then on no more text comes."""
         self.num_released = 0
@@ -136,3 +143,9 @@ class Detokenizer:
                     longest = length
                     break
         return longest
+
+
+def text_of(ids: Iterable[int], vocabulary: Vocabulary) -> str:
+    """The decoding of all tokens in one go."""
+    detokenizer = Detokenizer(vocabulary)
+    return "".join(map(detokenizer.push, ids)) + detokenizer.flush()

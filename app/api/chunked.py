@@ -60,8 +60,8 @@ async def send_chunks(
         ClientGone: the client took nothing for too long.
         StreamError: `start` is a number that nobody was ever given.
     """
-    if not opened:
-        await stream.write(b"".join(map(sse.event, chunks.opening())))
+    if not opened and (opening := chunks.opening()):
+        await stream.write(b"".join(map(sse.event, opening)))
     async with aclosing(read(log, start, idle=stream.keep_alive)) as events:
         async for news in events:
             body = b""

@@ -10,7 +10,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -171,6 +171,27 @@ def check_origin(headers: Headers, allowed: Iterable[str]) -> None:
             f"Origin: got {origin[:200]!r}, allowed: this server's own pages and the origins in its settings",
             code="origin_not_allowed",
         )
+
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+
+
+def told(handler: Handler) -> Handler:
+    """With what a client is told where the handler raises."""
+
+    async def endpoint(request: Request) -> ASGIApp:
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return error_response(error)
+        except ClientGone:
+            return _nothing
+
+    return endpoint
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """For a client that is gone."""
 
 
 class RequestIds:

@@ -7,7 +7,6 @@ look like, how long responses are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from starlette.requests import Request
@@ -24,6 +23,7 @@ from app.api.http import (
     json_response,
     rate_headers,
     read_body,
+    told,
     while_connected,
 )
 from app.caller import Caller
@@ -43,8 +43,6 @@ log = get_logger()
 BEGUN = {"x-should-retry": "false"}
 """What was generated must not be generated again by an SDK that did not like its end."""
 
-Handler = Callable[[Request], Awaitable[ASGIApp]]
-
 
 class ResponsesEndpoint:
     """All HTTP endpoints of the Responses API."""
@@ -60,12 +58,12 @@ class ResponsesEndpoint:
     def routes(self) -> list[BaseRoute]:
         one = "/v1/responses/{response_id}"
         return [
-            Route("/v1/responses", _told(self._create), methods=["POST"]),
-            Route("/v1/responses/input_tokens", _told(self._count_tokens), methods=["POST"]),
-            Route(one, _told(self._retrieve), methods=["GET"]),
-            Route(one, _told(self._delete), methods=["DELETE"]),
-            Route(f"{one}/cancel", _told(self._cancel), methods=["POST"]),
-            Route(f"{one}/input_items", _told(self._list_items), methods=["GET"]),
+            Route("/v1/responses", told(self._create), methods=["POST"]),
+            Route("/v1/responses/input_tokens", told(self._count_tokens), methods=["POST"]),
+            Route(one, told(self._retrieve), methods=["GET"]),
+            Route(one, told(self._delete), methods=["DELETE"]),
+            Route(f"{one}/cancel", told(self._cancel), methods=["POST"]),
+            Route(f"{one}/input_items", told(self._list_items), methods=["GET"]),
         ]
 
     async def _create(self, request: Request) -> ASGIApp:
@@ -118,24 +116,6 @@ class ResponsesEndpoint:
     def _find(self, request: Request) -> KeptResponse:
         """Raises ApiError."""
         return self.responses.find(request.path_params["response_id"], self._caller(request))
-
-
-def _told(handler: Handler) -> Handler:
-    """With what a client is told where the handler raises."""
-
-    async def endpoint(request: Request) -> ASGIApp:
-        try:
-            return await handler(request)
-        except ApiError as error:
-            return error_response(error)
-        except ClientGone:
-            return _nothing
-
-    return endpoint
-
-
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """For a client that is gone."""
 
 
 def _json(content: bytes, headers: dict[str, str] | None = None) -> Response:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BeforeValidator, Field
 
-from app.protocol.errors import ApiError, shown
+from app.protocol.endings import ending, usage
+from app.protocol.errors import ApiError, invalid_value, shown
 from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
 from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
@@ -21,7 +22,7 @@ from app.protocol.payload import StrictObject, Unsupported, decode, parse
 from app.store import Message
 from app.streams import Answer, Delta
 from engine.detokenizer import Vocabulary
-from engine.request import ChosenLogprob, FinishedEvent, FinishReason
+from engine.request import ChosenLogprob, FinishedEvent
 from engine.sampling import MAX_LOGPROBS, MAX_N, SamplingParams
 
 UNSUPPORTED: Unsupported = {
@@ -129,14 +130,18 @@ class ChatRequest(RequestFields):
 
     @cached_property
     def conversation(self) -> list[Message]:
-        return [_message(each, f"messages.{index}") for index, each in enumerate(self.messages)]
+        return conversation_of(self.messages)
+
+
+def conversation_of(messages: Sequence[ChatMessage]) -> list[Message]:
+    """
+    Raises:
+        ApiError: a field of a message does not fit its role.
+    """
+    return [_message(each, f"messages.{index}") for index, each in enumerate(messages)]
 
 
 def _message(given: ChatMessage, at: str) -> Message:
-    """
-    Raises:
-        ApiError: a field does not fit the role.
-    """
     refusals = [part for part in given.content or () if isinstance(part, RefusalPart)]
     has_refusal = bool(refusals) or given.refusal is not None
     for field, is_there, role in (
@@ -146,7 +151,7 @@ def _message(given: ChatMessage, at: str) -> Message:
     ):
         if is_there and given.role != role:
             what = "a refusal" if field == "content" else "a value"
-            raise _refused(
+            raise invalid_value(
                 f"{at}.{field}", f"got {what} in a message of role {given.role!r}, allowed: {role!r}"
             )
     if given.role == "tool" and given.tool_call_id is None:
@@ -169,7 +174,7 @@ def _called(call: ToolCall, at: str) -> dict[str, Any]:
     """As chat templates take it: they write the arguments as JSON in their own way."""
     arguments = _object_in(call.function.arguments or "{}")
     if arguments is None:
-        raise _refused(
+        raise invalid_value(
             f"{at}.function.arguments",
             f"got {shown(call.function.arguments)}, allowed: a JSON object as a string, at most "
             f"{MAX_DEPTH} levels deep",
@@ -202,10 +207,6 @@ def _object_in(text: str) -> dict[str, Any] | None:
     return exact
 
 
-def _refused(param: str, complaint: str) -> ApiError:
-    return ApiError(400, f"{param}: {complaint}", code="invalid_value", param=param)
-
-
 def _missing(param: str, expected: str) -> ApiError:
     return ApiError(
         400, f"{param}: missing, expected: {expected}", code="missing_required_parameter", param=param
@@ -217,12 +218,12 @@ def parse_chat(raw: bytes) -> ChatRequest:
     grows with them for later."""
     request = parse(ChatRequest, decode(raw), UNSUPPORTED)
     if request.stream_options is not None and not request.stream:
-        raise _refused("stream_options", "got an object, allowed: only together with stream=true")
+        raise invalid_value("stream_options", "got an object, allowed: only together with stream=true")
     if request.on_disconnect == "continue" and not request.stream:
         # Nobody would know its id.
-        raise _refused("on_disconnect", "got 'continue', allowed: only together with stream=true")
+        raise invalid_value("on_disconnect", "got 'continue', allowed: only together with stream=true")
     if request.top_logprobs and not request.logprobs:
-        raise _refused(
+        raise invalid_value(
             "top_logprobs", f"got {request.top_logprobs}, allowed: only together with logprobs=true"
         )
     refuse_empty(request.conversation, "messages")
@@ -231,18 +232,6 @@ def parse_chat(raw: bytes) -> ChatRequest:
 
 
 _CHUNK = "chat.completion.chunk"
-
-
-def usage(ends: Sequence[FinishedEvent]) -> dict[str, Any]:
-    """All choices together. Their prompt is one, and counts once."""
-    prompt, output = ends[0].num_prompt_tokens, sum(end.num_output_tokens for end in ends)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": ends[0].num_cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
-    }
 
 
 class ChatBuilder:
@@ -270,11 +259,11 @@ class ChatBuilder:
                 "index": stream.choice,
                 "message": {"role": "assistant", "content": stream.text, "refusal": None},
                 "logprobs": self._logprobs(stream.logprobs),
-                **_ending(end),
+                **ending(end),
             }
             for stream, end in zip(self.answer.streams, self.answer.ends, strict=True)
         ]
-        return self._object("chat.completion", choices) | {"usage": usage(self.answer.ends)}
+        return self._object("chat.completion", choices) | {"usage": usage([self.answer.ends])}
 
     def opening(self) -> list[dict[str, Any]]:
         role = {"role": "assistant", "content": "", "refusal": None}
@@ -284,13 +273,13 @@ class ChatBuilder:
         return self._chunk(choice, {"content": delta.text}, logprobs=self._logprobs(delta.logprobs))
 
     def finish(self, choice: int, end: FinishedEvent) -> dict[str, Any]:
-        return self._chunk(choice, {}, **_ending(end))
+        return self._chunk(choice, {}, **ending(end))
 
     def usage(self) -> dict[str, Any] | None:
         """The usage chunk, if it was asked for. All choices must have ended."""
         if not self._include_usage:
             return None
-        return self._object(_CHUNK, []) | {"usage": usage(self.answer.ends)}
+        return self._object(_CHUNK, []) | {"usage": usage([self.answer.ends])}
 
     def _chunk(self, choice: int, delta: dict[str, Any], **fields: object) -> dict[str, Any]:
         content = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None} | fields
@@ -309,10 +298,3 @@ class ChatBuilder:
         if not self._with_logprobs:
             return None
         return {"content": entries(logprobs, self._vocabulary), "refusal": None}
-
-
-def _ending(end: FinishedEvent) -> dict[str, Any]:
-    """Of an answer that is no failure. A limit on time cuts it short as one on tokens does; `stop_reason`
-    names it then."""
-    reason = "length" if end.reason is FinishReason.TIMEOUT else end.reason.value
-    return {"finish_reason": reason, "stop_reason": end.stop}

@@ -1,11 +1,13 @@
-"""Which endings of an answer are failures, and what the client is told of them. Both APIs say the same.
+"""How an answer ended: which endings are failures, what the client is told of them, what was used.
 
-Knows: finish reasons, error objects. Does not know: either API's shapes.
+Knows: finish reasons, error objects, what both completions APIs have in common. Does not know: any API's
+other shapes.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Any, assert_never
 
 from app.protocol.errors import ApiError, generation_failed, unavailable
 from engine.request import FinishedEvent, FinishReason
@@ -41,3 +43,23 @@ def _nothing_in_time(end: FinishedEvent) -> ApiError:
         param=str(end.stop),
         kind="server_error",
     )
+
+
+def ending(end: FinishedEvent) -> dict[str, Any]:
+    """Of an answer that is no failure. A limit on time cuts it short as one on tokens does; `stop_reason`
+    names it then."""
+    reason = "length" if end.reason is FinishReason.TIMEOUT else end.reason.value
+    return {"finish_reason": reason, "stop_reason": end.stop}
+
+
+def usage(prompts: Sequence[Sequence[FinishedEvent]]) -> dict[str, Any]:
+    """All choices together: for each prompt, those that continue it. A prompt counts once."""
+    prompt = sum(ends[0].num_prompt_tokens for ends in prompts)
+    output = sum(end.num_output_tokens for ends in prompts for end in ends)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": sum(ends[0].num_cached_tokens for ends in prompts)},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }

@@ -55,6 +55,11 @@ class ApiError(Exception):
         return body if self.retry_after is None else body | {"retry_after": math.ceil(self.retry_after)}
 
 
+def invalid_value(param: str, complaint: str) -> ApiError:
+    """`complaint` says what was got and what is allowed."""
+    return ApiError(400, f"{param}: {complaint}", code="invalid_value", param=param)
+
+
 def model_not_found(name: str, served: str) -> ApiError:
     return ApiError(
         404,

@@ -124,7 +124,9 @@ class RequestFields(StrictObject):
         """
         raise NotImplementedError
 
-    def _sampling(self, max_tokens: int | None, *, n: int = 1, logprobs: int | None = None) -> SamplingParams:
+    def _sampling(
+        self, max_tokens: int | None, *, n: int = 1, logprobs: int | None = None, in_mid_text: bool = False
+    ) -> SamplingParams:
         try:
             return SamplingParams(
                 temperature=_or(self.temperature, 1.0),
@@ -145,6 +147,7 @@ class RequestFields(StrictObject):
                 stop=tuple(self.stop or ()),
                 stop_token_ids=tuple(self.stop_token_ids or ()),
                 include_stop=bool(self.include_stop_str_in_output),
+                in_mid_text=in_mid_text,
                 n=n,
                 logprobs=logprobs,
             )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.protocol.errors import ApiError, shown
+from app.protocol.errors import ApiError, invalid_value, shown
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -45,15 +45,15 @@ def parse_retrieval(query: Mapping[str, str], last_event_id: str | None) -> Retr
             )
     stream = query.get("stream", "false")
     if stream not in ("true", "false"):
-        raise _refused("stream", stream, "true or false")
+        raise invalid_value("stream", f"got {shown(stream)}, allowed: true or false")
     number = query.get("starting_after") if last_event_id is None else last_event_id
     if number is None:
         return Retrieval(stream == "true", None)
     param = "starting_after" if last_event_id is None else "Last-Event-ID"
     if not _NUMBER.fullmatch(number):
-        raise _refused(param, number, "the number of an event, in digits")
+        raise invalid_value(param, f"got {shown(number)}, allowed: the number of an event, in digits")
     if stream == "false":
-        raise _refused(param, number, "only together with stream=true")
+        raise invalid_value(param, f"got {shown(number)}, allowed: only together with stream=true")
     return Retrieval(True, int(number))
 
 
@@ -69,8 +69,4 @@ def check_start(retrieval: Retrieval, num_events: int) -> None:
             if num_events
             else "none, for there is no event yet"
         )
-        raise _refused("starting_after", retrieval.starting_after, last)
-
-
-def _refused(param: str, got: object, allowed: str) -> ApiError:
-    return ApiError(400, f"{param}: got {shown(got)}, allowed: {allowed}", code="invalid_value", param=param)
+        raise invalid_value("starting_after", f"got {shown(retrieval.starting_after)}, allowed: {last}")

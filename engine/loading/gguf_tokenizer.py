@@ -73,8 +73,20 @@ def tokenizer_files(file: GGUFFile) -> TokenizerFiles:
     tokens = _array(file.metadata, "tokens")
     ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL_IDS.items()}
     special = {name: tokens[id_] for name, id_ in ids.items() if id_ is not None}
+    if file.metadata.get("tokenizer.ggml.add_bos_token") and "bos_token" in special:
+        spec["post_processor"] = _bos_first(special["bos_token"], ids["bos_token"])
     complete(spec, {}, special)
     return TokenizerFiles(spec, file.metadata.get("tokenizer.chat_template"), special)
+
+
+def _bos_first(spelling: str, id_: int | None) -> dict[str, Any]:
+    name = {"id": spelling, "type_id": 0}
+    return {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": name}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {spelling: {"id": spelling, "ids": [id_], "tokens": [spelling]}},
+    }
 
 
 def _byte_level_spec(metadata: Mapping[str, Any]) -> Spec:

@@ -75,6 +75,8 @@ class Tokenizer:
             if len(spelling) > 1
         }
         """Spelling -> id of the tokens that ordinary text never gives."""
+        self.text_prefix = _text_prefix(spec.get("post_processor") or {})
+        """Ids that come before a text that is no chat, in models that were trained so: BOS, or nothing."""
         self._placeholders = {id_: self.random_spelling() for id_ in self.control_tokens.values()}
         self.vocabulary = _vocabulary(spec, added, self.special_tokens, vocab_size, self.eos_ids)
         self._backend = _build(_renamed(spec, added, self._placeholders))
@@ -108,6 +110,20 @@ class Tokenizer:
         return ids
 
 
+def _text_prefix(processor: Mapping[str, Any]) -> tuple[int, ...]:
+    """What a tokenizer.json's post-processor puts before a single text."""
+    steps = processor.get("processors", []) if processor.get("type") == "Sequence" else [processor]
+    for step in steps:
+        if step.get("type") != "TemplateProcessing":
+            continue
+        ids: list[int] = []
+        for piece in step["single"]:
+            if "SpecialToken" not in piece:
+                return tuple(ids)
+            ids += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    return ()
+
+
 def _renamed(spec: Spec, added: list[dict[str, Any]], placeholders: Mapping[int, str]) -> Spec:
     """The tokenizer.json in which the ids of `placeholders` are spelled so, and not as they were."""
     names = {token["content"]: placeholders[token["id"]] for token in added if token["id"] in placeholders}
@@ -135,7 +151,7 @@ def _renamed(spec: Spec, added: list[dict[str, Any]], placeholders: Mapping[int,
             # Left over of the special ones: a single character, which would be a trap in ordinary text.
             if token["content"] in names or not token["special"]
         ],
-        # Would only add BOS and EOS, and names them by the old spelling.
+        # Would only add BOS and EOS, and names them by the old spelling; see `text_prefix`.
         "post_processor": None,
         # Cutting or padding prompts is never right here, and some files come with it switched on.
         "truncation": None,

@@ -26,7 +26,7 @@ from engine.config import EngineConfig
 from engine.detokenizer import Vocabulary
 from engine.engine import Engine, EngineStats
 from engine.request import Event, FinishedEvent, Request
-from tests.fakes import ALPHABET, FakeRunner, continuation, fake_ids, fake_vocabulary
+from tests.fakes import ALPHABET, EOS, FakeRunner, continuation, fake_ids, fake_vocabulary
 
 MODEL = "fake-model"
 PATIENCE = 20.0
@@ -52,7 +52,12 @@ def fake_encode(messages: list[Message], add_generation_prompt: bool = True) -> 
 
 def fake_model() -> ServedModel:
     return ServedModel(
-        MODEL, 1_700_000_000, fake_encode, lambda text: list(fake_ids(spelled(text))), fake_vocabulary()
+        MODEL,
+        1_700_000_000,
+        fake_encode,
+        lambda text: list(fake_ids(spelled(text))),
+        fake_vocabulary(),
+        control_tokens={"<end>": EOS},
     )
 
 

@@ -49,7 +49,6 @@ FRAMES: list[tuple[str, str | bytes, int, str | None, str]] = [
     ("binary", b'{"type": "response.create", "input": "x"}', 400, None, "invalid_type"),
     ("no type", "{}", 400, "type", "missing_required_parameter"),
     ("unknown type", '{"type": "response.wish"}', 400, "type", "unknown_message_type"),
-    ("steering", '{"type": "response.steer"}', 400, "type", "unknown_message_type"),
     ("unknown field", message(colour="red"), 400, "colour", "unknown_parameter"),
     ("wrong type", message(temperature="hot"), 400, "temperature", "invalid_type"),
     ("out of range", message(top_p=1.1), 400, "top_p", "out_of_range"),
