@@ -70,7 +70,7 @@ class RequestFields(StrictObject):
     presence_penalty: float | None = Field(None, ge=-2, le=2, description=PENALTY)
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description=PENALTY)
     repetition_penalty: float | None = Field(
-        None, gt=0, le=2, description="a number above 0 and at most 2; 1 changes nothing"
+        None, ge=0.01, le=2, description="a number from 0.01 to 2; 1 changes nothing"
     )
     logit_bias: LogitBias | None = Field(
         None,

@@ -104,6 +104,7 @@ def _paths() -> dict[str, Any]:
                 _json(ref("ChatCompletion")) | _stream(ref("ChatChunk")),
                 errors=_ASKED,
                 body=ref("ChatRequest"),
+                example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 20},
             )
         },
         **_responses(),
@@ -146,6 +147,11 @@ def _responses() -> dict[str, Any]:
                 told,
                 errors=_ASKED,
                 body=ref("CreateResponse"),
+                example={"input": "Hello!", "max_output_tokens": 20},
+                links={
+                    name: {"operationId": name, "parameters": {"response_id": "$response.body#/id"}}
+                    for name in ("getResponse", "deleteResponse", "cancelResponse", "listInputItems")
+                },
             )
         },
         "/v1/responses/input_tokens": {
@@ -155,6 +161,7 @@ def _responses() -> dict[str, Any]:
                 _json(ref("InputTokens")),
                 errors=(400, *_CALLER, 404, 413),
                 body=ref("CountInputTokens"),
+                example={"input": "Hello!"},
             )
         },
         "/v1/responses/{response_id}": {
@@ -196,17 +203,22 @@ def _operation(
     *,
     errors: tuple[int, ...] = (),
     body: Schema | None = None,
+    example: dict[str, Any] | None = None,
     parameters: list[dict[str, Any]] | None = None,
+    links: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     operation: dict[str, Any] = {"operationId": name, "summary": summary}
     if parameters:
         operation["parameters"] = parameters
     if body is not None:
-        operation["requestBody"] = {"required": True, "content": _json(body)}
+        content_of_body = {"application/json": {"schema": body, "example": example}}
+        operation["requestBody"] = {"required": True, "content": content_of_body}
     operation["responses"] = {
         "200": {"description": summary, "content": content},
         **{str(status): {"$ref": f"#/components/responses/{status}"} for status in errors},
     }
+    if links:
+        operation["responses"]["200"]["links"] = links
     return operation
 
 
@@ -222,7 +234,7 @@ def _json(schema: Schema) -> dict[str, Any]:
 
 def _stream(*events: Schema) -> dict[str, Any]:
     """Errors may end any stream."""
-    return {"text/event-stream": {"schema": TEXT, EVENTS: any_of(*events, ref("ErrorBody"))}}
+    return {"text/event-stream": {EVENTS: any_of(*events, ref("ErrorBody"))}}
 
 
 def _error(words: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ SAMPLING = [
     ("stop_token_ids", [-1], "out_of_range", "got -1, allowed: at least 0"),
     ("presence_penalty", -2.1, "out_of_range", "got -2.1, allowed: a number from -2 to 2"),
     ("frequency_penalty", 2.1, "out_of_range", "got 2.1, allowed: a number from -2 to 2"),
-    ("repetition_penalty", 0, "out_of_range", "got 0, allowed: a number above 0 and at most 2"),
+    ("repetition_penalty", 0, "out_of_range", "got 0, allowed: a number from 0.01 to 2"),
     ("logit_bias", [1], "invalid_type", "got a list of 1, allowed: an object of up to 1024 token ids"),
     ("logit_bias", {"7": 101}, "out_of_range", "got 101, allowed: at most 100"),
     ("logit_bias", {"7": "much"}, "invalid_type", "got 'much', allowed: a number"),

@@ -81,6 +81,15 @@ async def test_every_route_is_documented_and_nothing_else() -> None:
     assert len(served) + len(sockets) == len(routes), "no other kind of route"
 
 
+async def test_who_asks_for_another_method_is_told_those_that_are_documented() -> None:
+    async with running() as server, server.http() as http:
+        for path, operations in openapi()["paths"].items():
+            refused = await http.patch(re.sub("[{}]", "", path))
+            assert refused.status_code == 405
+            told = {method.strip().lower() for method in refused.headers["allow"].split(",")}
+            assert told >= set(operations) - {"parameters"}, path
+
+
 def test_every_field_of_a_request_is_documented_and_so_are_those_that_are_refused() -> None:
     schemas = openapi()["components"]["schemas"]
     for model, unsupported in REQUESTS:
