@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from websockets.exceptions import ConnectionClosed
+
 from tests.app.harness import MODEL, Socket, eventually, expected, running, said, text_of
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -258,3 +261,86 @@ async def test_the_model_may_be_left_out() -> None:
         events = await socket.until(*TERMINAL)
     assert events[-1]["response"]["model"] == MODEL
     assert text_of(events) == said("hello", 3)
+
+
+# -- the end of a socket ---------------------------------------------------------------------------------
+
+
+async def test_what_waits_when_the_server_stops_is_told_so_and_the_lane_s_answer_ends_whole() -> None:
+    async with running() as server, server.socket() as socket:
+        server.gate.close()
+        await socket.create("runs", stream_id="a", max_output_tokens=20)
+        for text in ("waits", "waits too"):
+            await socket.create(text, stream_id="a")
+        await socket.send(type="ping")
+        await socket.until("pong")
+        server.server.stop()
+        server.gate.open()
+        told = await socket.until("response.incomplete")
+        assert told[-1]["response"]["output"][0]["content"][0]["text"] == said("runs", 20)
+        for _ in range(2):
+            error = await socket.event()
+            assert (error["status"], error["stream_id"]) == (503, "a")
+            assert error["error"]["code"] == "server_unavailable"
+            assert "shutting down" in error["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.event()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+        assert len(server.engine.submitted) == 1
+
+
+async def test_a_client_that_shows_no_sign_of_life_is_given_up() -> None:
+    async with running() as server:
+        config = server.server.config
+        assert config.ws_ping_interval is not None
+        assert config.ws_ping_timeout is not None
+        assert config.ws_ping_interval + config.ws_ping_timeout <= 40
+        config.ws_ping_interval = config.ws_ping_timeout = 0.05
+        async with server.socket() as socket, server.socket() as alive:
+            server.gate.close()
+            await socket.create("hello", max_output_tokens=400)
+            await alive.create("hello", max_output_tokens=20)
+            await eventually(lambda: server.service.bridge.num_open == 2)
+            socket.connection.transport.pause_reading()  # so it answers no ping
+            await eventually(lambda: server.engine.aborted)
+            server.gate.open()
+            assert text_of(await alive.until("response.incomplete")) == said("hello", 20)
+
+
+@pytest.mark.parametrize("who", ["client", "server", "both"])
+async def test_a_close_in_the_middle_of_an_answer_leaves_no_trace_in_the_log(
+    who: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(shutdown_timeout_s=0) as server, server.socket() as socket:
+        server.gate.close()
+        await socket.create("hello", max_output_tokens=400)
+        await socket.until("response.content_part.added")
+        server.gate.step(2)
+        await socket.event()
+        if who != "client":
+            server.server.stop()
+        if who != "server":
+            await socket.connection.close()
+        server.gate.open()
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+    told = capsys.readouterr()
+    assert "Traceback" not in told.out + told.err
+    assert "socket_failed" not in told.out + told.err
+
+
+async def test_a_fault_of_ours_is_logged_and_closes_the_socket(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running() as server, server.socket() as socket, server.socket() as other:
+
+        def broken(*args: object, **fields: object) -> object:
+            raise MemoryError("no more")
+
+        monkeypatch.setattr("app.api.responses_socket.progress", broken)
+        response_id = (await socket.answer("hello"))[0]["response"]["id"]
+        await socket.send(type="response.stats", response_id=response_id)
+        with pytest.raises(ConnectionClosed):
+            await socket.event()
+        assert text_of(await other.answer("hello")) == said("hello", 8)
+    assert "socket_failed" in capsys.readouterr().out

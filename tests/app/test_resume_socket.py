@@ -92,6 +92,29 @@ async def test_an_answer_that_waits_for_its_turn_survives_a_cut() -> None:
         assert text_of(await other.until("response.incomplete")) == said("first", 20)
 
 
+async def test_an_answer_whose_prompt_is_being_computed_survives_a_cut() -> None:
+    text = "long " * 40
+    async with running(prefill_chunk=16, resume_grace_s=1000) as server:
+        server.gate.close()
+        async with server.socket() as socket:
+            await socket.create(text, on_disconnect="continue")
+            events = await read_to(socket, 3)
+            server.gate.step(4)
+            await eventually(lambda: server.stats().num_ticks == 5)
+            reset(socket)
+        response_id = events[0]["response"]["id"]
+        await without_readers(server, response_id)
+        server.gate.step(3)
+        await eventually(lambda: server.stats().num_ticks == 8)
+        async with server.socket() as socket:
+            await socket.send(type="response.resume", response_id=response_id, starting_after=3)
+            assert (await socket.event())["status"] == "queued"
+            server.gate.open()
+            events += await socket.until("response.incomplete")
+            check_whole(events, said(text, 8))
+            assert events[-1]["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 0
+
+
 async def test_all_lanes_of_a_cut_socket_go_on_and_other_sockets_notice_nothing() -> None:
     async with running(resume_grace_s=1000) as server, server.socket() as other:
         server.gate.close()
