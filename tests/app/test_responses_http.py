@@ -279,6 +279,20 @@ async def test_a_response_that_had_no_time_to_begin_may_be_asked_for_again() -> 
         assert (await first).status_code == 200
 
 
+async def test_an_answer_that_the_server_cut_short_is_an_error_and_not_begun_again() -> None:
+    async with running(shutdown_timeout_s=0) as server, server.http() as http:
+        server.gate.close()
+        whole = asyncio.create_task(http.post(PATH, json=BODY | {"max_output_tokens": 400}))
+        await eventually(lambda: server.service.bridge.num_open == 1)
+        server.gate.step(3)
+        server.server.stop()
+        await eventually(lambda: server.engine.aborted)
+        server.gate.open()
+        reply = await whole
+        refusal(reply, 503, "server_unavailable", None)
+        assert reply.headers["x-should-retry"] == "false"
+
+
 async def test_a_fault_of_ours_after_the_head_is_told_and_not_taken_for_the_end() -> None:
     async with running() as server:
         server.gate.close()
@@ -573,3 +587,23 @@ async def test_clients_that_leave_in_every_phase_leave_nothing_behind() -> None:
     )
     assert ended == len(server.engine.ended)
     assert len(shelf_of(server)) == 1
+
+
+async def test_a_server_that_stops_waits_for_readers_and_not_for_what_nobody_reads() -> None:
+    async with running(shutdown_timeout_s=15) as server, server.http() as http:
+        server.gate.close()
+        background = await create(http, background=True, max_output_tokens=400)
+        async with opened(server, PATH, BODY | {"stream": True}) as stream:
+            await stream.until("response.content_part.added")
+            server.server.stop()
+            reply = await http.post(PATH, json=BODY)
+            refusal(reply, 503, "server_unavailable", None)
+            assert reply.headers["x-should-retry"] == "true"
+            assert (await http.get(f"{PATH}/{background['id']}")).json()["status"] == "queued"
+            server.gate.step(12)
+            assert (await stream.rest())[-1]["response"]["status"] == "incomplete"
+        await eventually(lambda: server.engine.aborted)
+        server.gate.open()
+        await eventually(lambda: len(server.engine.ended) == 2)
+    reasons = {end.reason for _, end in server.engine.ended.values()}
+    assert reasons == {FinishReason.LENGTH, FinishReason.ABORT}

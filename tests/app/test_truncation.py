@@ -73,7 +73,11 @@ def test_a_single_message_that_is_too_long_stays_whole() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("sua"), st.integers(0, 400)), min_size=1, max_size=200),
+    st.lists(
+        st.tuples(st.sampled_from("sua"), st.sampled_from([0, 1, 5, 400]) | st.integers(0, 400)),
+        min_size=1,
+        max_size=200,
+    ),
     st.integers(1, 5000),
     st.integers(1, 5000),
 )
@@ -103,6 +107,15 @@ def test_the_cut_is_the_smallest_and_found_in_few_encodings(
 
     enough = [n for n in range(1, most + 1) if is_whole_turn(n) and len(Encoder()(left(n))) <= room]
     assert dropped == (enough[0] if enough else most)
+
+
+@pytest.mark.parametrize("room", range(100, 4000, 150))
+def test_a_conversation_that_changes_its_pace_is_cut_as_little(room: int) -> None:
+    """Many short messages and then long ones: what a character costs is no guide."""
+    messages = talk(*["u1", "a1"] * 100, *["u300", "a300"] * 6, "u20")
+    dropped, ids, _ = cut(messages, room)
+    assert len(ids) <= room
+    assert len(Encoder()(messages[dropped - 2 :])) > room
 
 
 def test_a_usual_conversation_takes_three_or_four_encodings() -> None:
