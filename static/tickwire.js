@@ -279,9 +279,6 @@ export class Tickwire extends EventTarget {
   /** Tries now instead of at the end of the current delay. */
   connect() {
     if (this.#socket) return;
-    this.#listen();
-    this.#setConnection(Connection.CONNECTING);
-    this.#tellConnection();
     const socket = new this.#WebSocket(this.#url);
     this.#socket = socket;
     socket.onopen = () => this.#onOpen();
@@ -290,6 +287,9 @@ export class Tickwire extends EventTarget {
     // A close event always follows, and says more.
     socket.onerror = () => {};
     this.#after(OPEN_WITHIN_MS, () => this.#abandon("The server does not answer."));
+    this.#listen();
+    this.#setConnection(Connection.CONNECTING);
+    this.#tellConnection();
   }
 
   /** Stops every answer and ends the connection, for good. */
@@ -401,14 +401,13 @@ export class Tickwire extends EventTarget {
   #stop(turn) {
     const { answer, previous } = turn;
     const queued = this.#queue.indexOf(turn);
-    if (!answer.responseId && (queued >= 0 || (previous?.next === turn && previous.steer !== Steer.SENT))) {
-      if (queued >= 0) this.#queue.splice(queued, 1);
-      if (previous) previous.next = null;
-    } else if (this.connection.state === Connection.OPEN) {
+    const isUnsent = !answer.responseId && (queued >= 0 || (previous && previous.steer !== Steer.SENT));
+    if (!isUnsent && this.connection.state === Connection.OPEN) {
       this.#cancel(turn);
       return;
     }
-    // The server has never heard of it, or is away: then it hears of it when the answer is taken up.
+    if (isUnsent && queued >= 0) this.#queue.splice(queued, 1);
+    // Where the server is away, it hears of it when the answer is taken up.
     answer.finish(Status.STOPPED);
     if (!answer.responseId) this.#follow(turn);
   }
@@ -425,8 +424,9 @@ export class Tickwire extends EventTarget {
   }
 
   #steer(turn, input) {
-    // What is said later comes later.
-    if (turn.next) return turn.next.answer.steer(input);
+    const earlier = turn.next?.answer;
+    // What is said later comes later, unless the successor never came to be.
+    if (earlier && (earlier.responseId || !earlier.isFinal)) return earlier.steer(input);
     const next = this.#turn({ ...turn.answer.request, input });
     next.previous = turn;
     turn.next = next;
@@ -438,7 +438,7 @@ export class Tickwire extends EventTarget {
 
   #sendSteer(turn) {
     const { next, answer } = turn;
-    if (!next || !turn.isLive || turn.steer !== Steer.UNSENT) return;
+    if (!next || next.answer.isFinal || !turn.isLive || turn.steer !== Steer.UNSENT) return;
     turn.steer = Steer.SENT;
     this.#send({ type: "response.steer", previous_response_id: answer.responseId, input: next.answer.request.input });
     next.answer.mark(Status.SENT);
@@ -564,7 +564,6 @@ export class Tickwire extends EventTarget {
       const next = turn?.next;
       if (!next || next.answer.responseId) continue;
       if (!TOO_LATE.has(error.code)) {
-        turn.next = null;
         this.#release(next, Status.FAILED, error);
       } else if (holder === next) {
         this.#ask(next);

@@ -173,3 +173,14 @@ async def test_close_codes_say_whether_to_come_back(node: Node) -> None:
     # A request that its connection died of three times is not sent again.
     given_up = refused | {"state": "waiting", "tries": 3, "final": False}
     assert result == {str(code): refused for code in stay} | {str(code): given_up for code in come}
+
+
+async def test_events_count_once_and_a_gap_is_no_answer(node: Node) -> None:
+    whole = list(range(10))
+    runs = [whole, [*range(5), *range(3, 10)], [0, 1, 2, 4, *range(5, 10)]]
+    result = await run(node, "numbers", "", runs=runs)
+    plain, twice, gap = result["answers"]
+    assert plain["joined"] == twice["joined"] == "12345678"
+    assert plain["status"] == twice["status"] == "completed"
+    assert (gap["joined"], gap["status"], gap["error"]["code"]) == ("12", "interrupted", "events_missing")
+    assert result["asked"].count("response.create") == 3

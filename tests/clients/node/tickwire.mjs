@@ -127,6 +127,30 @@ const scenarios = {
     return { answer };
   },
 
+  /** A server that numbers its events as it is told. */
+  async numbers({ runs }) {
+    const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+    await once(server, "listening");
+    const asked = [];
+    server.on("connection", (socket) => {
+      socket.on("message", (data) => {
+        const { type, input, stream_id } = JSON.parse(data);
+        asked.push(type);
+        if (type !== "response.create") return;
+        for (const number of runs[input]) {
+          const delta = { type: "response.output_text.delta", delta: `${number}` };
+          const response = { id: input, status: number ? "completed" : "in_progress" };
+          const state = { type: number ? "response.completed" : "response.created", response };
+          const event = number === 0 || number === 9 ? state : delta;
+          socket.send(JSON.stringify({ ...event, sequence_number: number, stream_id }));
+        }
+      });
+    });
+    const wire = new Tickwire(`ws://127.0.0.1:${server.address().port}`);
+    const answers = await Promise.all(runs.map((_, input) => read(wire.respond({ input: `${input}` }))));
+    return { answers, asked };
+  },
+
   /** A server that closes with some code whatever it is asked. */
   async closes({ codes }) {
     const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
