@@ -98,13 +98,12 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """What may be done with the request's path. Several routes may have it."""
-    return {
-        method
-        for route in request.app.routes
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
-        for method in route.methods or ()
-    }
+    """What may be done with the request's path. Each may have a route of its own."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    for found in routes:
+        if found.matches(request.scope)[0] is not Match.NONE:
+            return {method for each in routes if each.path == found.path for method in each.methods or ()}
+    return {"GET", "HEAD"}  # of files
 
 
 async def on_fault(request: Request, error: Exception) -> Response:

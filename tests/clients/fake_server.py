@@ -25,14 +25,16 @@ from tests.app.harness import WatchedEngine, fake_model
 from tests.fakes import FakeRunner, SamplingRunner, fake_vocabulary
 
 TICK_S = 0.002
-"""How long a forward pass of this model takes."""
+"""How long a forward pass of this model takes, unless the option `tick_s` says."""
 
 
 def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
-def make_engine(publish: Callable[[list[Event]], None], *, sampling: bool = False, **fields: Any) -> Engine:
+def make_engine(
+    publish: Callable[[list[Event]], None], *, sampling: bool = False, tick_s: float = TICK_S, **fields: Any
+) -> Engine:
     def watched(events: list[Event]) -> None:
         for event in events:
             if isinstance(event, FinishedEvent) and event.request_id in engine.aborted:
@@ -46,7 +48,7 @@ def make_engine(publish: Callable[[list[Event]], None], *, sampling: bool = Fals
 
     config = EngineConfig(**{"num_blocks": 4096, "max_model_len": 4096 * 16} | fields)
     runner = (SamplingRunner if sampling else FakeRunner)(config.num_blocks)
-    runner.during = lambda: time.sleep(TICK_S)
+    runner.during = lambda: time.sleep(tick_s)
     engine = WatchedEngine(runner, fake_vocabulary(), config, watched)
     return engine
 
