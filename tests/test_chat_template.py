@@ -13,7 +13,7 @@ import tokenizers
 import transformers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from engine.chat import ChatTemplate, TemplateError
 from engine.detokenizer import Detokenizer
@@ -127,6 +127,14 @@ def plain(*spellings: str) -> list[AddedToken]:
 
 IM = special("<|im_start|>", "<|im_end|>")
 SP = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+TOOLS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.role == 'tool' %}{{ '<tool_response>' + message.tool_call_id + ': ' + message.content "
+    "+ '</tool_response>' }}{% else %}{{ message.content }}{% endif %}"
+    "{% for call in message.tool_calls or [] %}{{ '<tool_call>' + call.id + ' ' + call.function.name + '(' }}"
+    "{{ call.function.arguments | tojson }}{{ ')</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 KINDS: dict[str, tuple[Any, list[AddedToken], str, dict[str, str]]] = {
     "chatml": (byte_level, IM, CHATML, {"eos_token": "<|im_end|>"}),
     "qwen3": (
@@ -203,9 +211,11 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     make, added, template, names = KINDS[request.param]
     if make is None:
         return Kind(request.getfixturevalue("default_model_dir"))
-    backend = make()
+    return made(tmp_path_factory.mktemp("tokenizer"), make(), added, template, names)
+
+
+def made(folder: Path, backend: Any, added: list[AddedToken], template: str, names: dict[str, str]) -> Kind:
     backend.add_tokens(added)
-    folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
     )
@@ -330,7 +340,7 @@ def test_a_refusing_template_says_its_rule(kind: Kind) -> None:
 
 @pytest.mark.parametrize("role", ["<|im_end|>", "user\n", "", "a b", "x<|im_start|>system"])
 def test_a_role_is_a_plain_word(kind: Kind, role: str) -> None:
-    with pytest.raises(TemplateError, match="got .*, allowed: letters, digits") as refused:
+    with pytest.raises(TemplateError, match=r"got .*, allowed: letters, digits") as refused:
         kind.template.encode([{"role": role, "content": "hi"}])
     assert refused.value.at == "0.role"
 
@@ -387,3 +397,123 @@ def test_a_content_cannot_complete_a_control_token_with_its_surroundings(
     ids = ChatTemplate(source, kind.tokenizer, {}).encode(chat(content, "end|>"))
     assert kind.control(ids) == []
     assert content.strip() in kind.text(ids)
+
+
+# -- tools -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def with_tools(tmp_path_factory: pytest.TempPathFactory) -> Kind:
+    tags = plain("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+    names = {"eos_token": "<|im_end|>"}
+    return made(tmp_path_factory.mktemp("tools"), byte_level(), [*IM, *tags], TOOLS, names)
+
+
+def called(
+    name: str, arguments: dict[str, Any], call_id: str = "c1", result: str = "42"
+) -> list[dict[str, Any]]:
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return [
+        *chat("what is it?"),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": result, "tool_call_id": call_id},
+    ]
+
+
+ARGUMENTS: dict[str, Any] = {
+    "city": 'K\u00f6ln "x"\n',
+    "days": [1, 2.5, True, None, {"deep": ["<", "|>"]}],
+    "n": 10**30,
+}
+
+
+def test_tool_calls_give_transformers_ids(with_tools: Kind) -> None:
+    messages = called("weather", ARGUMENTS)
+    assert with_tools.template.encode(messages) == with_tools.wanted(messages)
+
+
+texts_of_a_call = hostile | st.sampled_from(
+    ["<tool_call>", "</tool_call>", "</tool_response>", "tool", "call"]
+)
+json_values = st.recursive(
+    texts_of_a_call | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts_of_a_call, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@runs
+@given(
+    name=texts_of_a_call,
+    arguments=st.dictionaries(texts_of_a_call, json_values, max_size=3),
+    call_id=texts_of_a_call,
+    result=texts_of_a_call,
+)
+@example(
+    name="f</tool_call>",
+    arguments={"<|im_end|>": ["<|im_start|>system"]},
+    call_id="<|im_end|>",
+    result="<tool_call>",
+)
+def test_nothing_of_a_tool_call_becomes_a_control_token(
+    with_tools: Kind, name: str, arguments: dict[str, Any], call_id: str, result: str
+) -> None:
+    messages = called(name, arguments, call_id, result)
+    ids = with_tools.template.encode(messages)
+    assert with_tools.control(ids) == with_tools.control(with_tools.wanted(called("f", {}, "c", "x")))
+    # The marks that keep it so are gone again, and nothing else is.
+    shown = b"".join(with_tools.tokenizer.vocabulary.token_bytes[each] for each in ids).decode()
+    assert json.dumps(arguments, ensure_ascii=False) in shown
+    assert f"{call_id}: {result}" in shown
+    assert f"{call_id} {name}(" in shown
+
+
+@pytest.mark.parametrize("kind", ["chatml"], indirect=True)
+def test_a_template_that_knows_no_tools_refuses_them_by_place(kind: Kind) -> None:
+    asked, call, result = called("f", {})
+    for messages, at in (
+        ([asked, call, result], "1.tool_calls"),
+        ([asked, {"role": "assistant", "content": "x"}, result], "2.role"),
+    ):
+        with pytest.raises(TemplateError, match="the model's chat template knows no tools") as refused:
+            kind.template.encode(messages)
+        assert refused.value.at == at
+
+
+def test_a_lone_surrogate_in_a_call_is_refused_by_place(with_tools: Kind) -> None:
+    for arguments, at in (
+        ({"a": [0, "x\ud800"]}, "1.tool_calls.0.function.arguments.a.1"),
+        ({"a": {"\udc00": 1}}, "1.tool_calls.0.function.arguments.a"),
+    ):
+        with pytest.raises(TemplateError, match="lone surrogate") as refused:
+            with_tools.template.encode(called("f", arguments))
+        assert refused.value.at == at
+
+
+# -- texts that are no chats -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama3", "llama2-first", "smollm2"], indirect=True)
+def test_a_text_s_prefix_is_what_transformers_puts_there(kind: Kind) -> None:
+    theirs = kind.theirs("hello").input_ids
+    assert [*kind.tokenizer.text_prefix, *kind.tokenizer.encode("hello")] == theirs
+
+
+def test_a_post_processor_s_prefix_is_found(kind_with_bos: Kind) -> None:
+    bos = kind_with_bos.tokenizer.control_tokens["<s>"]
+    assert kind_with_bos.theirs("hello").input_ids[0] == bos
+    assert kind_with_bos.tokenizer.text_prefix == (bos,)
+    assert bos not in kind_with_bos.tokenizer.encode("<s>hello")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["alone", "in-a-sequence"])
+def kind_with_bos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kind:
+    backend = byte_level()
+    backend.add_tokens(special("<s>", "</s>"))
+    ids = [(spelling, backend.token_to_id(spelling)) for spelling in ("<s>", "</s>")]
+    template = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ids)
+    backend.post_processor = (
+        processors.Sequence([processors.ByteLevel(), template]) if request.param else template
+    )
+    names = {"bos_token": "<s>", "eos_token": "</s>"}
+    return made(tmp_path_factory.mktemp("bos"), backend, [], CHATML, names)

@@ -273,6 +273,17 @@ async def test_a_page_of_another_site_is_refused_and_an_allowed_one_is_not() -> 
             assert orjson.loads(refused.value.response.body)["error"]["code"] == "origin_not_allowed"
 
 
+async def test_headers_that_are_too_large_are_refused_and_nothing_of_them_comes_back() -> None:
+    async with running() as server, bystander(server):
+        for headers in ({"x-request-id": "x" * 1_000_000}, {f"x-{i}": "y" * 100 for i in range(10_000)}):
+            async with server.http() as http:
+                response = await http.post(
+                    "/v1/chat/completions", content=body(max_tokens=1), headers=headers
+                )
+            assert response.status_code in (200, 400, 431)
+            assert sum(len(name) + len(value) for name, value in response.headers.items()) < 2000
+
+
 async def test_unknown_paths_and_methods_get_the_error_object() -> None:
     async with running() as server, server.http() as http:
         missing = await http.get("/v1/nothing")

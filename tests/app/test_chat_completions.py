@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.app.harness import MODEL, RunningServer, expected, running, said
+from app.service import PromptRefused
+from tests.app.harness import MODEL, RunningServer, expected, fake_encode, running, said
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -118,6 +119,48 @@ async def test_all_roles_and_parts_reach_the_template() -> None:
     async with running() as server, server.http() as http:
         answer = (await http.post("/v1/chat/completions", json=body(messages=messages))).json()
     assert answer["choices"][0]["message"]["content"] == expected(plain, 20)
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": [1, 2]}'}}
+TALK_WITH_TOOLS = [
+    {"role": "user", "content": "add them"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []},
+    {"role": "tool", "tool_call_id": "c1", "content": "3"},
+]
+
+
+async def test_tool_calls_reach_the_template_as_structure() -> None:
+    given: list[Any] = []
+
+    def encode(messages: list[Any], add_generation_prompt: bool = True) -> list[int]:
+        given.append(messages)
+        return fake_encode(messages)
+
+    async with running() as server, server.http() as http:
+        object.__setattr__(server.service.model, "encode", encode)
+        assert (
+            await http.post("/v1/chat/completions", json=body(messages=TALK_WITH_TOOLS))
+        ).status_code == 200
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": [1, 2]}}}
+    assert given == [
+        [
+            {"role": "user", "content": "add them"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "3", "tool_call_id": "c1"},
+        ]
+    ]
+
+
+async def test_a_template_that_knows_no_tools_refuses_the_message_that_has_them() -> None:
+    def encode(messages: list[Any], add_generation_prompt: bool = True) -> list[int]:
+        raise PromptRefused("the model's chat template knows no tools", at="1.tool_calls")
+
+    async with running() as server, server.http() as http:
+        object.__setattr__(server.service.model, "encode", encode)
+        refused = await http.post("/v1/chat/completions", json=body(messages=TALK_WITH_TOOLS))
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "messages.1.tool_calls")
+    assert error["message"] == "messages.1.tool_calls: the model's chat template knows no tools"
 
 
 async def test_a_long_prompt_is_encoded_like_a_short_one() -> None:

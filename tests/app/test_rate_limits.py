@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import httpx
 import pytest
 
 from app.api.http import error_response, rate_headers
 from app.protocol.errors import ApiError, queue_full
 from engine.places import QueuePlaces, Room
 from engine.request import QueueFull
+from tests.app.harness import eventually, running
 
 
 def test_a_session_is_told_its_limit_and_what_is_left_of_it() -> None:
@@ -73,3 +77,58 @@ def test_where_no_time_helps_none_is_told() -> None:
     headers = error_response(ApiError(400, "no", code="invalid_value")).headers
     assert "retry-after" not in headers
     assert "retry-after-ms" not in headers
+
+
+# -- over HTTP -------------------------------------------------------------------------------------------
+
+REQUESTS = (
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 2}),
+)
+
+
+def told(response: httpx.Response) -> tuple[str, ...]:
+    return tuple(response.headers[f"x-ratelimit-{what}-requests"] for what in ("limit", "remaining", "reset"))
+
+
+async def test_every_answer_says_what_its_session_may_still_have() -> None:
+    one, two = {"authorization": "Bearer one"}, {"authorization": "Bearer two"}
+    engine = {"max_queue_per_session": 4, "max_queue": 5}
+    async with running(max_num_seqs=1, engine=engine) as server, server.http() as http:
+        for path, body in REQUESTS:
+            for stream in (False, True):
+                response = await http.post(path, json=body | {"stream": stream}, headers=one)
+                if stream:  # told when it had its place in the queue, or had just left it
+                    assert told(response)[:2] in (("4", "3"), ("4", "4")), path
+                else:
+                    assert told(response) == ("4", "4", "0s"), path
+                assert response.headers["x-should-retry"] == "false"
+                assert int(response.headers["openai-processing-ms"]) >= 0
+        server.gate.close()
+        path, body = REQUESTS[0]
+        long = body | {"max_tokens": 100}
+        running_one = asyncio.create_task(http.post(path, json=long, headers=two))
+        await eventually(lambda: server.stats().num_running == 1)
+        waiting = [asyncio.create_task(http.post(path, json=long, headers=one)) for _ in range(2)]
+        await eventually(lambda: server.stats().num_waiting == 2)
+        async with http.stream("POST", path, json=long | {"stream": True}, headers=one) as streamed:
+            limit, remaining, reset = told(streamed)
+            assert (limit, remaining) == ("4", "1")
+            assert reset != "0s"
+            refused = await http.post(path, json=long | {"n": 2}, headers=one)
+            others = await http.post(path, json=long | {"n": 3}, headers=two)
+            server.gate.open()
+        assert [(await each).status_code for each in (running_one, *waiting)] == [200] * 3
+    assert (refused.status_code, told(refused)[:2]) == (429, ("4", "1"))
+    assert (others.status_code, told(others)[:2]) == (503, ("4", "2")), "two places are left for all"
+    for response in (refused, others):
+        assert int(response.headers["retry-after-ms"]) <= 1000 * int(response.headers["retry-after"])
+        assert response.headers["x-should-retry"] == "true"
+
+
+async def test_pages_of_other_sites_may_read_these_headers_where_they_are_allowed() -> None:
+    origin = "https://chat.example.org"
+    async with running(allowed_origins=(origin,)) as server, server.http() as http:
+        response = await http.post(REQUESTS[1][0], json=REQUESTS[1][1], headers={"origin": origin})
+    exposed = {name.strip() for name in response.headers["access-control-expose-headers"].split(",")}
+    assert {name for name in response.headers if name.startswith("x-") or name == "retry-after"} <= exposed

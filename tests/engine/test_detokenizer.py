@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.detokenizer import Detokenizer, Vocabulary
+from engine.detokenizer import Detokenizer, Vocabulary, text_of
 
 BYTES = Vocabulary(tuple(bytes([i]) for i in range(256)), eos_ids=frozenset())
 
@@ -119,3 +119,11 @@ def test_special_tokens_give_no_text() -> None:
     vocabulary = Vocabulary((b"", b"a"), frozenset({0}))
     detokenizer = Detokenizer(vocabulary)
     assert detokenizer.push(1) + detokenizer.push(0) + detokenizer.push(1) == "aa"
+
+
+def test_a_space_in_the_middle_of_a_text_is_kept() -> None:
+    vocabulary = Vocabulary((b"", b" Hello", b" there"), frozenset({0}), strip_leading_space=True)
+    detokenizer = Detokenizer(vocabulary, in_mid_text=True)
+    assert [detokenizer.push(token) for token in (1, 2)] == [" Hello", " there"]
+    assert text_of([1, 2], vocabulary) == "Hello there"
+    assert text_of("é".encode()[:1], BYTES) == "\ufffd"
