@@ -320,9 +320,9 @@ class SocketSession:
         turns = self._by_response.get(steer.previous_response_id, [])
         turn = next((each for each in turns if each.settings is not None), None)
         if refusal := self._refuse_steer(steer, turn):
-            lane = turn.lane if turn else None
+            where = turn or self._past.get(steer.previous_response_id)
             number = turn.next_number - 1 if turn else -1
-            return [Send(steer_failed(steer, None, *refusal, number, lane))]
+            return [Send(steer_failed(steer, None, *refusal, number, where.lane if where else None))]
         assert turn is not None, "it would have been refused"
         steer_id = f"steer_{steer.previous_response_id.removeprefix('resp_')}_{self._num_steers}"
         accepted = Accepted(steer_id, steer)

@@ -503,6 +503,7 @@ def test_only_a_running_response_of_this_connection_can_be_steered() -> None:
     assert code("r1") == "too_many_pending_steers"
     (following,) = begun(session.ended(turn, TALK))
     assert code("r1") == "response_not_active"
+    assert failure_of(steer(session, "r1"))["stream_id"] == "a"
     begin(session, following, "r2")
     session.ended(following, TALK)
     assert code("r2") == "response_already_completed"

@@ -320,6 +320,49 @@ async def session(base_url: str) -> dict[str, Any]:
     }
 
 
+async def steering(base_url: str) -> dict[str, Any]:
+    """A warm-up, and a response that is steered, in the SDK's own session."""
+    client = AsyncOpenAI(base_url=base_url, api_key="unused")
+    create = {"type": "response.create", "max_output_tokens": 30_000, **OPTIONS}
+    async with (
+        client.responses.connect() as connection,
+        AsyncResponsesWebSocketSession(connection, limits=LIMITS) as session,
+    ):
+        lane = session.lane("left")
+        await lane.send({**create, "input": "one", "generate": False})
+        warm = await lane.get_final_response()
+        await lane.send({**create, "input": "two", "previous_response_id": warm.id})
+        created = await lane.recv()
+        while (await lane.recv()).type != "response.output_text.delta":
+            pass
+        for text in ("", "no"):
+            await connection.response.steer(previous_response_id=created.response.id, input=text)
+        told = []
+        while len(told) < 2:
+            event = await lane.recv()
+            if event.type.startswith("response.steer."):
+                told.append(event)
+        steered = await lane.get_final_response()
+        successor = await lane.recv()
+        while (await lane.recv()).type != "response.output_text.delta":
+            pass
+        await connection.send({"type": "response.cancel", "response_id": successor.response.id})
+        last = await lane.get_final_response()
+    failed, accepted = told
+    return {
+        "warm": [warm.status, warm.output, warm.usage.input_tokens],
+        "accepted": [type(accepted).__name__, accepted.steer.previous_response_id == steered.id],
+        "failed": [type(failed).__name__, failed.error.code, failed.steer.input],
+        "steered": [steered.status, steered.incomplete_details.reason],
+        "said": [steered.output_text, last.output_text],
+        "successor": [
+            successor.type,
+            last.previous_response_id == steered.id,
+            last.id == successor.response.id,
+        ],
+    }
+
+
 async def vanish(base_url: str) -> None:
     """Says when it has read a few words, and then reads on until it is killed."""
     client = AsyncOpenAI(base_url=base_url, api_key="unused")
@@ -352,6 +395,7 @@ SCENARIOS = {
         limits,
         responses,
         session,
+        steering,
         vanish,
         vanish_chat,
     )

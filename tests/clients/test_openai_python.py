@@ -30,7 +30,7 @@ def results(sdk: Path) -> dict[str, Any]:
             sdk,
             SCRIPT,
             server.base_url,
-            *("chat", "completions", "errors", "responses", "background", "lanes", "session"),
+            *("chat", "completions", "errors", "responses", "background", "lanes", "session", "steering"),
         )
 
 
@@ -170,6 +170,21 @@ def test_the_sdk_s_session_of_lanes(results: dict[str, Any]) -> None:
     assert result["usage"]["output_tokens"] == 20
     assert result["error"] == ["ResponseWsError", "out_of_range", "temperature", 400]
     assert result["cancelled"] == ["cancelled", None]
+
+
+def test_the_sdk_s_session_steers_and_warms_up(results: dict[str, Any]) -> None:
+    result = results["steering"]
+    assert result["warm"] == ["completed", [], len("user:one;")]
+    assert result["accepted"] == ["ResponseSteerAcceptedEvent", True]
+    assert result["failed"] == ["ResponseSteerFailedEvent", "invalid_input", ""]
+    assert result["steered"] == ["incomplete", "steered"]
+    assert result["successor"] == ["response.created", True, True]
+    first, second = result["said"]
+    before = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    assert first == expected(before, len(first))
+    after = [*before, {"role": "assistant", "content": first}, {"role": "user", "content": "no"}]
+    assert second == expected(after, len(second))
+    assert second
 
 
 @pytest.mark.parametrize("scenario", ["vanish", "vanish_chat"])
