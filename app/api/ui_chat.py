@@ -179,11 +179,10 @@ def _on_disconnect(turn: Turn) -> OnDisconnect:
 class _Reading:
     """An answer on its way to the client, from chunk `number` on: a source of frames."""
 
-    def __init__(self, kept: KeptChat, request_id: str, number: int, ended: Callable[[], None]) -> None:
+    def __init__(self, kept: KeptChat, request_id: str, number: int) -> None:
         self.kept = kept
         self._request_id = request_id
         self._number = number
-        self._ended = ended
         self._is_over = False
         self.written = asyncio.Event()
         """Set when the last frame has been handed to the connection."""
@@ -195,8 +194,6 @@ class _Reading:
     def next_frame(self) -> bytes | None:
         if self._number == self.kept.view.num_chunks:
             self._is_over = True
-            # Before it is written: who has read it may use the request's id again.
-            self._ended()
             return end_frame(self._request_id)
         chunk = self.kept.view.chunk(self._number)
         if chunk is None:
@@ -430,8 +427,7 @@ class _Connection:
             await self._tell(request, kept, number)
 
     async def _tell(self, request: _Request, kept: KeptChat, number: int) -> None:
-        reading = _Reading(kept, request.id, number, lambda: self._forget(request))
-        request.reading = reading
+        reading = request.reading = _Reading(kept, request.id, number)
         (stream,) = kept.answer.streams
         stream.listen(self._delivery.wake)
         self._delivery.add(reading)

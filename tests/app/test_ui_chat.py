@@ -256,7 +256,7 @@ async def test_abort_ends_an_answer_within_a_tick() -> None:
 
 
 class SlowTemplate:
-    """Holds the model's template, which runs in a thread for long messages."""
+    """Holds the model's template, which runs in a thread, for one message."""
 
     TEXT = "long " * 500
 
@@ -265,8 +265,9 @@ class SlowTemplate:
         self.has_begun, self.may_end = threading.Event(), threading.Event()
 
         def encode(messages: list[Any], add_generation_prompt: bool = True) -> list[int]:
-            self.has_begun.set()
-            assert self.may_end.wait(PATIENCE)
+            if messages[-1]["content"] == self.TEXT:
+                self.has_begun.set()
+                assert self.may_end.wait(PATIENCE)
             return model.encode(messages, add_generation_prompt)
 
         server.service.model = replace(model, encode=encode)
@@ -294,6 +295,22 @@ async def test_who_sends_again_has_no_more_use_for_what_runs() -> None:
         server.gate.open()
         check_whole(await chat.rest("r2"), said("two", 8))
         assert chunks_of(await chat.rest())[-1] == {"type": "abort", "reason": "cancelled"}
+
+
+async def test_turns_of_a_chat_begin_in_their_order() -> None:
+    async with running() as server, client(server) as chat:
+        template = SlowTemplate(server)
+        await chat.send(template.TEXT, body={"max_tokens": 500})
+        await eventually(template.has_begun.is_set)
+        await chat.send("two", request="r2")
+        await chat.send("other", chat="other", request="r3")
+        check_whole(await chat.rest("r3"), said("other", 8))
+        server.gate.close()
+        template.may_end.set()
+        await chat.read(OPENING, "r2")
+        server.gate.open()
+        check_whole(await chat.rest("r2"), said("two", 8))
+        assert chunks_of(await chat.rest())[-1]["type"] == "abort"
 
 
 async def test_a_refused_message_leaves_what_runs_alone() -> None:
@@ -405,20 +422,44 @@ async def test_an_answer_goes_on_with_nobody_to_read_it() -> None:
             assert len(numbers_of(rest)) == 1 + CLOSING, "what nobody read is one delta"
 
 
+async def go_before_the_prompt_is_ready(
+    server: RunningServer, key: str | None = None, **body: Any
+) -> SlowTemplate:
+    template = SlowTemplate(server)
+    async with client(server, key) as chat:
+        await chat.send(template.TEXT, body=body)
+        await eventually(template.has_begun.is_set)
+        chat.cut()
+    await eventually(lambda: not server.server.server_state.connections)
+    return template
+
+
 async def test_a_client_that_goes_before_its_prompt_is_ready_finds_its_answer() -> None:
-    async with running() as server:
-        template = SlowTemplate(server)
-        async with client(server) as chat:
-            await chat.send(template.TEXT)
-            await eventually(template.has_begun.is_set)
-            chat.cut()
-        await eventually(lambda: not server.server.server_state.connections)
-        async with client(server) as again:
+    async with running(api_keys=("one",)) as server:
+        template = await go_before_the_prompt_is_ready(server, "one")
+        async with client(server, "one") as again:
             await again.resume(None)
             template.may_end.set()
             start, *frames = await again.rest()
             assert start["type"] == "start"
             check_whole(frames, said(template.TEXT, 8))
+
+
+async def test_an_answer_that_begins_without_a_reader_ends_when_nobody_comes_in_time() -> None:
+    async with running(resume_grace_s=0) as server:
+        template = await go_before_the_prompt_is_ready(server, max_tokens=2000)
+        server.gate.close()
+        template.may_end.set()
+        await eventually(lambda: server.engine.aborted)
+
+
+async def test_an_answer_that_is_not_to_go_on_does_not_begin_without_a_reader() -> None:
+    async with running() as server:
+        template = await go_before_the_prompt_is_ready(server, on_disconnect="cancel")
+        template.may_end.set()
+        async with client(server) as other:
+            await other.answer(template.TEXT, chat="other")
+        assert len(server.engine.submitted) == 1
 
 
 async def test_nobody_comes_back_in_time() -> None:
@@ -573,12 +614,16 @@ async def test_one_key_s_chat_is_not_another_s() -> None:
 
 async def test_who_shows_no_key_in_time_is_sent_away() -> None:
     async with (
-        running(api_keys=("one",), handshake_timeout_s=0.05) as server,
-        client(server) as page,
+        running(api_keys=("one",), handshake_timeout_s=0.5) as server,
         client(server, "one") as chat,
+        client(server) as page,
     ):
-        assert (await page.closed())[0] == 4408
+        key = {"authorization": "Bearer one"}
+        await page.answer("hello", headers=key)
+        async with client(server) as stranger:
+            assert (await stranger.closed())[0] == 4408
         check_whole(await chat.answer("hello"), said("hello", 8))
+        check_whole(await page.answer("hello", request="r2", headers=key), said("hello", 8))
 
 
 async def test_pages_of_other_sites_are_refused() -> None:
