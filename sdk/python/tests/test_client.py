@@ -40,9 +40,18 @@ WORDS = ("Every", " token", " goes", " to", " its", " session.")
 NUM_FRAMES = 4 + len(WORDS) + 4
 
 
+@pytest.fixture(autouse=True)
+async def patience() -> AsyncIterator[None]:
+    """Not a timeout around a fixture: tests are tasks of their own."""
+    loop = asyncio.get_running_loop()
+    handle = loop.call_later(PATIENCE, lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+    yield
+    handle.cancel()
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[FakeServer]:
-    async with asyncio.timeout(PATIENCE), FakeServer() as server:
+    async with FakeServer() as server:
         yield server
 
 
@@ -185,8 +194,10 @@ async def test_one_of_two_readers_may_leave(server: FakeServer, client: Client) 
     task = asyncio.ensure_future(answer.result())
     async for _ in answer:
         break
+    await answer.stats()  # so long that a cancel would have come
     server.release()
     assert (await task).text == "".join(WORDS)
+    assert not [message for message in server.messages if message["type"] == "response.cancel"]
 
 
 async def test_closing_the_client_cancels_what_runs(server: FakeServer) -> None:
@@ -246,6 +257,59 @@ async def test_stats_warming_up_and_pings(server: FakeServer, client: Client) ->
     assert stats.prompt_tokens == 1
     assert await client.ping() >= 0.0
     await answer
+
+
+async def test_a_turn_ends_the_warming_up_before_it(server: FakeServer, client: Client) -> None:
+    chat = client.chat()
+    server.is_mute = True
+    warming = asyncio.ensure_future(chat.warm_up("How"))
+    await server.received("response.create")
+    answer = chat.send("How are you?")
+    await server.received("response.create", 2)
+    server.is_mute = False
+    server.release()
+    assert (await answer).text == "You said: How are you?"
+    await server.received("response.cancel")
+    await warming
+
+
+async def test_empty_deltas_are_no_text(server: FakeServer, client: Client) -> None:
+    server.say("", "a", "", "b")
+    assert [delta async for delta in client.chat().send("Hi")] == ["a", "b"]
+
+
+async def test_a_connection_that_has_lost_something_is_left_for_another(
+    server: FakeServer, client: Client
+) -> None:
+    late = (
+        '{"type": "response.output_text.delta", "delta": "x", "sequence_number": 99, "stream_id": "chat-1"}'
+    )
+
+    async def skip() -> None:
+        await server.send_raw(late)
+        await server.received("response.resume")
+        server.release()
+
+    server.say(*WORDS, pause_after=2)
+    assert await read(client.chat().send("Hi"), " token", skip) == "".join(WORDS)
+
+
+async def test_closing_while_the_server_says_nothing_leaves_nobody_waiting(
+    server: FakeServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tickwire_client.client.FAREWELL_S", 0.0)
+    server.say(*WORDS, pause_after=2)
+    begun, waiting = client.chat().send("Hi"), client.chat().send("Hi")
+    await begun.stats()
+    server.is_mute = True
+    reading = asyncio.gather(begun, client.chat().send("More"), return_exceptions=True)
+    await server.received("response.create", 3)
+    await client.close()
+    interrupted, never_begun = await reading
+    assert isinstance(interrupted, AnswerInterrupted)
+    assert isinstance(interrupted.__cause__, ClientClosed)
+    assert never_begun.status is Status.CANCELLED
+    assert waiting.has_ended
 
 
 async def test_a_server_that_was_started_anew(server: FakeServer, client: Client) -> None:
@@ -344,7 +408,10 @@ async def test_coming_back_takes_several_attempts_and_not_for_ever(server: FakeS
 async def test_an_idle_client_comes_back_with_the_next_request(server: FakeServer, client: Client) -> None:
     await client.chat().send("Hi")
     server.cut()
-    assert (await client.chat().send("More")).text == "You said: More"
+    async with Client(server.url) as other:
+        await other.chat().send("Hi")
+        assert len(server.api_keys) == 2, "it came back for nothing"
+        assert (await client.chat().send("More")).text == "You said: More"
 
 
 async def test_nobody_there() -> None:

@@ -446,6 +446,65 @@ def test_steering_that_comes_too_late_is_what_is_said_next() -> None:
     assert successor.text == "You said: two"
 
 
+def test_steering_of_an_answer_that_is_gone_is_refused() -> None:
+    world = World()
+    call = world.ask("one")
+    world.connect()
+    world.send()
+    world.receive(5)
+    assert call.turn
+    successor = world.session.steer(call, Turn(call.turn.conversation, "two", {}))
+    world.send()
+    world.cut()
+    world.backend.forget()
+    world.run()
+    assert isinstance(call.error, ResponseGone)
+    assert isinstance(successor.error, SteerRefused)
+    assert not world.session.has_work
+
+
+def test_without_a_connection_a_successor_ends_for_the_reason_of_all() -> None:
+    world = World()
+    call = world.ask("one")
+    world.connect()
+    world.send()
+    assert call.turn
+    successor = world.session.steer(call, Turn(call.turn.conversation, "two", {}))
+    world.cut()
+    why = Unreachable("nobody there")
+    world.session.fail(why)
+    assert call.error is successor.error is why
+
+
+def test_what_was_cancelled_before_it_began_is_not_asked_again() -> None:
+    world = World()
+    call = world.ask("one")
+    world.connect()
+    world.send()
+    world.session.cancel(call)
+    assert not call.has_ended, "its end may still be told"
+    world.cut()
+    world.run()
+    assert call.has_ended
+    assert [frame["type"] for frame in world.frames] == ["response.create"]
+
+
+def test_a_beginning_that_comes_again_begins_nothing() -> None:
+    world = World()
+    call = world.ask("one")
+    world.connect()
+    world.send()
+    world.receive(5)
+    call_id = call.id
+    world.session.cancel(call)
+    response = {"id": "resp_else", "status": "in_progress"}
+    again = {"type": "response.created", "sequence_number": 0, "stream_id": "lane", "response": response}
+    world.session.receive(orjson.dumps(again), 0.0)
+    world.run()
+    assert call.id == call_id
+    assert [frame["type"] for frame in world.frames] == ["response.create", "response.cancel"]
+
+
 def asked(ask: Callable[[Callable[[Any], None]], None]) -> list[Any]:
     replies: list[Any] = []
     ask(replies.append)
