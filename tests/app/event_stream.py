@@ -72,6 +72,23 @@ class EventStream:
             size = int(await self._reader.readuntil(b"\r\n"), 16)
             return (await self._reader.readexactly(size + 2))[:-2]
 
+    async def until_it_breaks(self) -> list[dict[str, Any]]:
+        """The whole events that came before the connection was cut."""
+        events = []
+        try:
+            while (event := await self.event()) is not None:
+                events.append(event)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return events
+        raise AssertionError("the body has come to its proper end")
+
+    def pause(self) -> None:
+        """Take nothing more from the connection."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def go_on(self) -> None:
+        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     def cut(self) -> None:
         """Reset the connection, as a network that breaks does."""
         connection: socket.socket = self._writer.get_extra_info("socket")
@@ -93,9 +110,15 @@ async def request(
     path: str,
     body: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
+    sock: socket.socket | None = None,
 ) -> AsyncIterator[EventStream]:
-    """GET, or POST if there is a body. The head has not been read yet."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    """GET, or POST if there is a body. The head has not been read yet.
+
+    Args:
+        sock: connected already.
+    """
+    address = (None, None) if sock else ("127.0.0.1", server.port)
+    reader, writer = await asyncio.open_connection(*address, sock=sock)
     content = b"" if body is None else orjson.dumps(body)
     lines = [
         f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",

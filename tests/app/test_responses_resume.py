@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from app.shelf import Kept, Shelf
 from engine.request import FinishReason
 from tests.app.event_stream import EventStream, opened, request
 from tests.app.harness import RunningServer, eventually, running, said, text_of
-from tests.fakes import SamplingRunner
+from tests.fakes import ALPHABET, SamplingRunner
 
 TOKENS = 5
 NUM_EVENTS = 4 + TOKENS + 4
@@ -178,13 +179,10 @@ async def test_a_number_that_nobody_was_given_is_refused() -> None:
                 error = refused.json()["error"]
                 assert (refused.status_code, error["param"]) == (400, "starting_after")
                 assert str(last) in error["message"]
-            # A token that nobody has taken yet has no number.
-            server.gate.step()
-            await eventually(lambda: server.stats().num_ticks == 3)
             server.gate.open()
-            await stream.rest()
-        for last, status in ((NUM_EVENTS - 1, 200), (NUM_EVENTS, 400)):
-            assert (await http.get(resume_path(response_id, last))).status_code == status
+            last = (await stream.rest())[-1]["sequence_number"]
+        for number, status in ((last, 200), (last + 1, 400)):
+            assert (await http.get(resume_path(response_id, number))).status_code == status
 
 
 async def test_what_was_not_taken_up_in_time_is_gone_and_never_a_part() -> None:
@@ -253,11 +251,38 @@ async def test_the_settings_decide_where_the_request_does_not() -> None:
         assert kept.answer.streams[0].text == said("hello", TOKENS)
 
 
+async def test_a_reader_that_takes_nothing_is_cut_and_goes_on_where_it_was() -> None:
+    """Most likely in the middle of an event."""
+    tokens = 2500
+    async with running(num_blocks=800, send_timeout_s=0.2) as server:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        connection.connect(("127.0.0.1", server.port))
+        connection.setblocking(False)
+        server.runner.script = lambda context: 1 + len(context) % 60
+        body = BODY | {"max_output_tokens": tokens}
+        async with request(server, "/v1/responses", body, sock=connection) as stream:
+            stream.pause()
+            await eventually(lambda: server.engine.ended)
+            kept = newest(server)
+            await eventually(lambda: kept.num_readers == 0)
+            stream.go_on()
+            await stream.read_head()
+            before = await stream.until_it_breaks()
+        assert 4 < len(before) < tokens
+        async with opened(server, resume_path(kept.id, len(before) - 1)) as again:
+            events = before + await again.rest()
+    first = len("user:hello;")
+    whole = "".join(ALPHABET[(first + i) % 60] for i in range(tokens))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert text_of(events) == whole == events[-1]["response"]["output"][0]["content"][0]["text"]
+
+
 async def test_log_probabilities_are_taken_up_as_well() -> None:
     body = BODY | {
         "include": ["message.output_text.logprobs"],
         "top_logprobs": 3,
-        "max_output_tokens": 300,
+        "max_output_tokens": 100,
         "ignore_eos": True,
     }
     async with running(runner=SamplingRunner) as server:
@@ -271,5 +296,5 @@ async def test_log_probabilities_are_taken_up_as_well() -> None:
             await eventually(lambda: kept.num_readers == 0)
             assert kept.view._written == {}, "what can be made again is kept twice"
         deltas = [e for e in whole if e["type"] == "response.output_text.delta"]
-        assert sum(len(event["logprobs"]) for event in deltas) == 300
+        assert sum(len(event["logprobs"]) for event in deltas) == 100
         assert [each for event in deltas for each in event["logprobs"]] == whole[-4]["logprobs"]
