@@ -62,7 +62,7 @@ _FINISH = {
     },
 }
 _LOGPROBS = maybe(record({"content": items(ref("Logprob")), "refusal": NULL}))
-_CHUNK_HEAD = {"id": TEXT, "object": one_of("chat.completion.chunk"), "created": COUNT, "model": TEXT}
+_CHUNK_CHOICES = "one, or none in the chunk that holds the usage"
 _CHUNK_USAGE = {"usage": {**maybe(ref("Usage")), "description": "with include_usage; null but in the last"}}
 
 CHAT: dict[str, Schema] = {
@@ -97,7 +97,10 @@ CHAT: dict[str, Schema] = {
     ),
     "ChatChunk": record(
         {
-            **_CHUNK_HEAD,
+            "id": TEXT,
+            "object": one_of("chat.completion.chunk"),
+            "created": COUNT,
+            "model": TEXT,
             "choices": {
                 **items(
                     any_of(
@@ -118,11 +121,63 @@ CHAT: dict[str, Schema] = {
                     ),
                     maxItems=1,
                 ),
-                "description": "one, or none in the chunk that holds the usage",
+                "description": _CHUNK_CHOICES,
             },
         },
         _CHUNK_USAGE,
     ),
+}
+
+_TEXT_HEAD = {"id": TEXT, "object": one_of("text_completion"), "created": COUNT, "model": TEXT}
+_COLUMNS = maybe(
+    record(
+        {
+            "tokens": items(TEXT),
+            "token_logprobs": items(NUMBER),
+            "top_logprobs": items({"type": "object", "additionalProperties": NUMBER}),
+            "text_offset": items(COUNT),
+        }
+    )
+)
+
+COMPLETIONS: dict[str, Schema] = {
+    "Completion": record(
+        {
+            **_TEXT_HEAD,
+            "choices": items(
+                record({"index": COUNT, "text": TEXT, "logprobs": _COLUMNS, **_FINISH}), minItems=1
+            ),
+            "usage": ref("Usage"),
+        }
+    ),
+    "CompletionChunk": record(
+        {
+            **_TEXT_HEAD,
+            "choices": {
+                **items(
+                    any_of(
+                        record({"index": COUNT, "text": TEXT, "logprobs": _COLUMNS, "finish_reason": NULL}),
+                        record({"index": COUNT, "text": one_of(""), "logprobs": NULL, **_FINISH}),
+                    ),
+                    maxItems=1,
+                ),
+                "description": _CHUNK_CHOICES,
+            },
+        },
+        _CHUNK_USAGE,
+    ),
+}
+
+TOKENS: dict[str, Schema] = {
+    "Tokenized": record(
+        {
+            "count": COUNT,
+            "max_model_len": COUNT,
+            "tokens": items(COUNT),
+            "token_strs": {**maybe(items(TEXT)), "description": "with return_token_strs"},
+        }
+    ),
+    "Detokenized": record({"prompt": TEXT}),
 }
 
 _PART = record(

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from app import __version__
-from app.protocol import chat, responses
+from app.protocol import chat, completions, responses, tokens
 from app.protocol.payload import Unsupported
 from app.protocol.stored_responses import (
     UNSUPPORTED_IN_ITEMS,
@@ -20,15 +20,26 @@ from app.protocol.stored_responses import (
 )
 from app.spec.answers import (
     CHAT,
+    COMPLETIONS,
     ERRORS,
     LOGPROBS,
     MODELS,
     RESPONSE_LISTS,
     RESPONSES,
+    TOKENS,
     component,
     response_events,
 )
-from app.spec.shapes import TEXT, Schema, any_of, query_parameters, ref, request_schemas, without_unused
+from app.spec.shapes import (
+    COUNT,
+    TEXT,
+    Schema,
+    any_of,
+    query_parameters,
+    ref,
+    request_schemas,
+    without_unused,
+)
 
 Document = dict[str, Any]
 
@@ -50,11 +61,16 @@ _WORDS = {
 _CALLER = (401, 403)
 _ASKED = (400, *_CALLER, 404, 413, 429, 500, 503)
 """What a request for an answer may get instead."""
+_READ = (400, *_CALLER, 404, 413)
+"""What a request may get instead that is answered without the engine."""
 _KEPT = (*_CALLER, 404, 410)
 """What a request about an answer may get instead."""
 
 REQUESTS: list[tuple[type[BaseModel], Unsupported]] = [
     (chat.ChatRequest, chat.UNSUPPORTED),
+    (completions.CompletionRequest, completions.UNSUPPORTED),
+    (tokens.TokenizeRequest, tokens.UNSUPPORTED),
+    (tokens.DetokenizeRequest, {}),
     (responses.CreateResponse, responses.UNSUPPORTED),
     (responses.CountInputTokens, responses.UNSUPPORTED_IN_COUNT),
 ]
@@ -89,6 +105,8 @@ def schemas() -> dict[str, Schema]:
         **MODELS,
         **LOGPROBS,
         **CHAT,
+        **COMPLETIONS,
+        **TOKENS,
         **RESPONSES,
         **RESPONSE_LISTS,
         **{component(kind): schema for kind, schema in response_events().items()},
@@ -97,16 +115,7 @@ def schemas() -> dict[str, Schema]:
 
 def _paths() -> dict[str, Any]:
     return {
-        "/v1/chat/completions": {
-            "post": _operation(
-                "createChatCompletion",
-                "Answer a chat: JSON, or server-sent events with `stream: true`",
-                _json(ref("ChatCompletion")) | _stream(ref("ChatChunk")),
-                errors=_ASKED,
-                body=ref("ChatRequest"),
-                example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 20},
-            )
-        },
+        **_completions(),
         **_responses(),
         "/v1/models": {"get": _operation("listModels", "The served model", _json(ref("ModelList")))},
         "/v1/models/{model}": {
@@ -129,6 +138,67 @@ def _paths() -> dict[str, Any]:
         "/static/{path}": {
             "get": _operation("getPageFile", "What the page is made of", {"*/*": {}}, errors=(404,)),
             "parameters": [_in_path("path", "a file's path")],
+        },
+    }
+
+
+def _completions() -> dict[str, Any]:
+    told = _json(ref("ChatCompletion")) | _stream(ref("ChatChunk"))
+    return {
+        "/v1/chat/completions": {
+            "post": _operation(
+                "createChatCompletion",
+                "Answer a chat: JSON, or server-sent events with `stream: true`",
+                told,
+                errors=_ASKED,
+                body=ref("ChatRequest"),
+                example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 20},
+            )
+        },
+        "/v1/chat/completions/{completion_id}": {
+            "parameters": [_in_path("completion_id", "the id of a stream that may be taken up again")],
+            "get": _operation(
+                "getChatCompletion",
+                "A streamed answer at its end, or its events from some number on",
+                told,
+                errors=(400, *_KEPT),
+                parameters=[
+                    _in_query("stream", {"type": "boolean"}, "whether to tell events"),
+                    _in_query(
+                        "starting_after", COUNT, "the id of the last event seen; a Last-Event-ID header wins"
+                    ),
+                ],
+            ),
+        },
+        "/v1/completions": {
+            "post": _operation(
+                "createCompletion",
+                "Go on with texts: JSON, or server-sent events with `stream: true`",
+                _json(ref("Completion")) | _stream(ref("CompletionChunk")),
+                errors=_ASKED,
+                body=ref("CompletionRequest"),
+                example={"prompt": "Once upon a time", "max_tokens": 20},
+            )
+        },
+        "/v1/tokenize": {
+            "post": _operation(
+                "tokenize",
+                "The tokens of a text, or of a chat's prompt",
+                _json(ref("Tokenized")),
+                errors=_READ,
+                body=ref("TokenizeRequest"),
+                example={"prompt": "Hello!"},
+            )
+        },
+        "/v1/detokenize": {
+            "post": _operation(
+                "detokenize",
+                "The text of tokens",
+                _json(ref("Detokenized")),
+                errors=_READ,
+                body=ref("DetokenizeRequest"),
+                example={"tokens": [1, 2, 3]},
+            )
         },
     }
 
@@ -159,7 +229,7 @@ def _responses() -> dict[str, Any]:
                 "countInputTokens",
                 "How many tokens a response's prompt would have",
                 _json(ref("InputTokens")),
-                errors=(400, *_CALLER, 404, 413),
+                errors=_READ,
                 body=ref("CountInputTokens"),
                 example={"input": "Hello!"},
             )
@@ -243,3 +313,7 @@ def _error(words: str) -> dict[str, Any]:
 
 def _in_path(name: str, description: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "description": description, "schema": TEXT}
+
+
+def _in_query(name: str, schema: Schema, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": schema}

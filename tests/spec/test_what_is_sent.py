@@ -19,10 +19,11 @@ from app.spec.openapi import openapi
 from app.spec.socket_events import UI_CHUNKS
 from tests.app.harness import RunningServer, eventually, running
 from tests.fakes import SamplingRunner
-from tests.spec.checked import CheckedSocket, Document, Http, Sockets
+from tests.spec.checked import CheckedSocket, Document, Http, Sockets, events
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 20, "seed": 1}
+TEXT = {"prompt": "hello", "max_tokens": 20, "seed": 1}
 RESPONSE = {"input": "hello", "max_output_tokens": 20, "seed": 1}
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
 
@@ -32,13 +33,18 @@ async def test_http() -> None:
     async with running(runner=SamplingRunner, resume_grace_s=0.0) as server, http.of(server) as client:
         await small_things(client)
         await chats(client)
+        await completions(client)
+        await tokens(client)
         await responses(client)
+        await gone_chat(client)
         await every_refusal_of_bodies(http, client)
+    async with running(resume_grace_s=60.0) as server, http.of(server) as client:
+        await chats_taken_up_again(client)
     async with running(api_keys=("key",)) as server, http.of(server) as client:
         await every_refusal_of_callers(http, client)
     await trouble(http)
     assert http.seen == http.documented
-    assert http.events == {*response_events(), "chat.completion.chunk", "error"}
+    assert http.events == {*response_events(), "chat.completion.chunk", "text_completion", "error"}
 
 
 async def test_sockets() -> None:
@@ -85,6 +91,44 @@ async def chats(client: httpx.AsyncClient) -> None:
         usage = {"stream_options": {"include_usage": True}}
         await client.post(CHAT, json=HELLO | fields | {"stream": True} | usage)
     await client.post(CHAT, json=HELLO | {"model": "other"})
+
+
+async def completions(client: httpx.AsyncClient) -> None:
+    path = "/v1/completions"
+    for fields in ({}, {"n": 2, "logprobs": 2}, {"echo": True}, {"prompt": ["a", "b"]}, {"prompt": [1, 2]}):
+        await client.post(path, json=TEXT | fields)
+        await client.post(path, json=TEXT | fields | {"stream": True})
+        usage = {"stream_options": {"include_usage": True}}
+        await client.post(path, json=TEXT | fields | {"stream": True} | usage)
+    await client.post(path, json=TEXT | {"model": "other"})
+
+
+async def chats_taken_up_again(client: httpx.AsyncClient) -> None:
+    told = await client.post(CHAT, json=HELLO | {"n": 2, "stream": True, "on_disconnect": "continue"})
+    one = f"{CHAT}/{events(told.text)[0]['id']}"
+    await client.get(one)
+    await client.get(one, params={"stream": "true", "starting_after": 3})
+    await client.get(one, params={"stream": "true", "starting_after": 1000})
+    await client.get(f"{CHAT}/other")
+
+
+async def gone_chat(client: httpx.AsyncClient) -> None:
+    """Where nobody has time to come back."""
+    told = await client.post(CHAT, json=HELLO | {"stream": True, "on_disconnect": "continue"})
+    answered = 200
+    while answered != 410:
+        answered = (await client.get(f"{CHAT}/{events(told.text)[0]['id']}")).status_code
+
+
+async def tokens(client: httpx.AsyncClient) -> None:
+    for body in (
+        {"prompt": "hello", "return_token_strs": True},
+        {"messages": HELLO["messages"]},
+        {"prompt": "hello", "model": "other"},
+    ):
+        await client.post("/v1/tokenize", json=body)
+    for body in ({"tokens": [1, 2]}, {"tokens": [1], "model": "other"}):
+        await client.post("/v1/detokenize", json=body)
 
 
 async def responses(client: httpx.AsyncClient) -> None:
@@ -134,7 +178,7 @@ async def every_refusal_of_callers(http: Http, client: httpx.AsyncClient) -> Non
         await client.request(method, path, headers=headers)
 
 
-ASKING: dict[str, dict[str, Any]] = {CHAT: HELLO, "/v1/responses": RESPONSE}
+ASKING: dict[str, dict[str, Any]] = {CHAT: HELLO, "/v1/completions": TEXT, "/v1/responses": RESPONSE}
 """What begins an answer."""
 
 
