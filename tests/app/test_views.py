@@ -118,7 +118,7 @@ VIEWS: dict[str, View] = {
 ASKS = [
     Ask("hello", 1, {}),
     Ask("hello", 120, {}),
-    Ask("a question " * 300, 40, {}),  # its prompt is prepared in a thread
+    Ask("a question " * 190, 6, {}),  # its prompt is prepared in a thread
     # Text is held back in case it is a stop string, and released: the last letter in one, not in the other.
     Ask("hello", 40, {"stop": [said("hello", 12)[7:] + "~", said("hello", 21)[18:]]}),
     Ask("hello", 20, {"stop": [said("hello", 20)[17:] + "~"]}),
