@@ -36,6 +36,20 @@ async def ask(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
+async def is_kept(page: Page) -> None:
+    """Waits until the page has written down what the running answer is called."""
+    await page.wait_for_function(
+        """async () => {
+          const opening = indexedDB.open("tickwire");
+          await new Promise((resolve) => (opening.onsuccess = resolve));
+          const reading = opening.result.transaction("messages").objectStore("messages").getAll();
+          await new Promise((resolve) => (reading.onsuccess = resolve));
+          opening.result.close();
+          return reading.result.some((message) => message.responseId);
+        }"""
+    )
+
+
 async def stop_clock(page: Page) -> None:
     """No delay ends by itself any more."""
     await page.clock.install(time=0)
@@ -189,6 +203,7 @@ async def test_reload_before_the_first_token_and_elsewhere(page: Page, fake: Fak
     fake.scripts.append(script)
     await ask(page, "Slow one")
     await expect(last_answer(page)).to_contain_text("Waiting for the first token")
+    await is_kept(page)
     await page.get_by_role("button", name="New chat").first.click()
     await page.reload()
     await expect(page.locator("body[data-ready]")).to_be_visible()
