@@ -18,7 +18,7 @@ from app.protocol.errors import ApiError, invalid_value, shown
 from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
 from app.protocol.logprobs import entries
 from app.protocol.messages import message, parts_of, refuse_empty
-from app.protocol.payload import StrictObject, Unsupported, decode, parse
+from app.protocol.payload import Off, StrictObject, Unsupported, decode, parse
 from app.store import Message
 from app.streams import Answer, Delta
 from engine.detokenizer import Vocabulary
@@ -98,7 +98,7 @@ class ChatMessage(StrictObject):
 
 class StreamOptions(StrictObject):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Off | None = None
 
 
 class ChatRequest(RequestFields):

@@ -7,10 +7,11 @@ nothing. Does not know: which parameters those are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from app.protocol.errors import ApiError, from_validation, shown
 
@@ -22,6 +23,15 @@ class StrictObject(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+
+def _off(value: bool) -> bool:
+    if value:
+        raise PydanticCustomError("unsupported", "false")
+    return value
+
+
+Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"const": False})]
+"""A switch that may only be off. `Literal[False]` would take 0 as well."""
 
 Unsupported = Mapping[str, Sequence[object]]
 """Known parameters without support -> the values that mean "off" and are therefore fine (null always is)."""
@@ -66,8 +76,12 @@ def parse(schema: type[Schema], payload: dict[str, Any], unsupported: Unsupporte
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equality without Python's `True == 1`."""
-    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+    """Equality without Python's `True == 1`, at any depth."""
+    return value == neutral and _written(value) == _written(neutral)
+
+
+def _written(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def _refusal(name: str, value: object, neutral: Sequence[object]) -> ApiError:
