@@ -1,5 +1,4 @@
-"""Our client for Python against the real server in a process of its own: from its wheel alone, and through
-breaks of every kind."""
+"""Our client for Python against the whole server: from its wheel alone, and through breaks of every kind."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.responses import CreateResponse
-from tests.app.harness import PATIENCE, expected, said
+from tests.app.harness import PATIENCE, expected, running, said
 from tests.clients.cutting import cutting
 from tests.clients.environments import ENVIRONMENTS, environment
 from tests.clients.serving import ServerProcess, run_script, serving
@@ -223,14 +222,13 @@ async def test_a_server_that_was_killed_and_started_anew() -> None:
 
 
 async def test_keys_and_messages_that_are_refused() -> None:
-    settings = {"api_keys": ["right"], "max_message_bytes": 2000}
-    with serving(settings=settings) as server:
+    async with running(api_keys=("right",), max_message_bytes=2000) as server:
         with pytest.raises(AuthenticationFailed, match="401"):
-            await Client(server.base_url, api_key="wrong").open()
-        async with Client(server.base_url, reconnect=AT_ONCE) as client:
+            await Client(server.url, api_key="wrong").open()
+        async with Client(server.url, reconnect=AT_ONCE) as client:
             with pytest.raises(AuthenticationFailed, match="4401"):
                 await client.chat(**EXACT).send("hello")
-        async with Client(server.base_url, api_key="right", reconnect=AT_ONCE) as client:
+        async with Client(server.url, api_key="right", reconnect=AT_ONCE) as client:
             assert (await client.chat(**EXACT).send("hello")).text == said("hello", 12)
             with pytest.raises((ConnectionRefused, AnswerInterrupted), match="1009"):
                 await client.chat(**EXACT).send("hello" * 1000)
