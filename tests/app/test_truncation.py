@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.store import Message
 from app.truncation import GUESSES, Truncation
-from tests.app.harness import expected, fake_prompt, running
+from tests.app.harness import expected, fake_prompt, running, text_of
 
 LETTER = {"system": "s", "user": "u", "assistant": "a"}
 
@@ -180,3 +180,29 @@ async def test_what_can_never_fit_is_refused_all_the_same() -> None:
         body = {"input": "x", "truncation": "auto"}
         fits = (await http.post("/v1/responses", json=body)).json()
     assert (fits["truncation"], fits["truncated_items"]) == ("auto", 0)
+
+
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_the_context_is_used_to_its_last_token(truncation: str) -> None:
+    """One message, of which nothing can be left out: both ways refuse the same, before any work."""
+    cases = [(255, None, 1), (256, None, None), (2560, None, None), (246, 10, 10), (246, 11, None)]
+    async with running(num_blocks=16) as server, server.http() as http:
+        for prompt_tokens, limit, generated in cases:
+            text = "x" * (prompt_tokens - len("user:;"))
+            body = {"input": text, "max_output_tokens": limit, "truncation": truncation}
+            ticks = server.stats().num_ticks
+            reply = await http.post("/v1/responses", json=body)
+            if generated is None:
+                assert reply.json()["error"]["code"] == "context_length_exceeded"
+                assert server.stats().num_ticks == ticks
+            else:
+                usage = reply.json()["usage"]
+                assert (usage["input_tokens"], usage["output_tokens"]) == (prompt_tokens, generated)
+
+
+async def test_a_socket_is_told_as_well() -> None:
+    async with running(num_blocks=16) as server, server.socket() as socket:
+        fields = {"instructions": "be brief", "max_output_tokens": 16, "truncation": "auto"}
+        events = await socket.answer(TURNS, **fields)
+    assert events[0]["response"]["truncated_items"] == events[-1]["response"]["truncated_items"] == 6
+    assert text_of(events) == expected([SYSTEM, *TURNS[6:]], 16)
