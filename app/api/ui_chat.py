@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -87,8 +88,8 @@ class Chats:
         )
         self._latest: WeakValueDictionary[tuple[str, str], ChatChunks] = WeakValueDictionary()
         """Owner and chat -> its latest answer, for as long as the shelf or a reader has it."""
-        self._beginning: dict[tuple[str, str], asyncio.Task[Begun]] = {}
-        """Owner and chat -> its next answer, which is about to begin."""
+        self._beginning: defaultdict[tuple[str, str], set[asyncio.Task[Begun]]] = defaultdict(set)
+        """Owner and chat -> its answers that are about to begin; each waits for those before."""
         self._unattended: set[asyncio.Task[Begun]] = set()
 
     def begin(
@@ -101,12 +102,13 @@ class Chats:
         `Service.start`, or if there is no such model.
         """
         chat = caller.key, turn.request.id
-        before = self._beginning.get(chat)
-        task = asyncio.create_task(self._begin(turn, caller, arrival, own_readers, before))
-        self._beginning[chat] = task
+        tasks = self._beginning[chat]
+        task = asyncio.create_task(self._begin(turn, caller, arrival, own_readers, set(tasks)))
+        tasks.add(task)
 
-        def forget(_: object) -> None:
-            if self._beginning[chat] is task:
+        def forget(task: asyncio.Task[Begun]) -> None:
+            tasks.discard(task)
+            if not tasks:
                 del self._beginning[chat]
 
         task.add_done_callback(forget)
@@ -118,10 +120,10 @@ class Chats:
         caller: Caller,
         arrival: float,
         own_readers: Callable[[KeptChat], int],
-        before: asyncio.Task[Begun] | None,
+        before: set[asyncio.Task[Begun]],
     ) -> Begun:
-        if before is not None:
-            await asyncio.wait({before})
+        if before:
+            await asyncio.wait(before)
         service, request, fields = self.service, turn.request, turn.fields
         service.check_model(fields.model)
         prompt = service.chat(turn.conversation, "messages")
@@ -154,7 +156,7 @@ class Chats:
     async def latest(self, chat_id: str, caller: Caller) -> KeptChat | None:
         """A chat's latest answer, if it can be taken up; one that is about to begin is waited for."""
         while beginning := self._beginning.get((caller.key, chat_id)):
-            await asyncio.wait({beginning})
+            await asyncio.wait(beginning)
         return self._find(caller.key, chat_id)
 
     def _find(self, owner: str, chat_id: str) -> KeptChat | None:
@@ -210,6 +212,8 @@ class _Request:
     """A send or resume request whose `end` has not been written."""
 
     id: str
+    size: int
+    """Bytes of its frame, about, until its answer has begun."""
     task: asyncio.Task[None] | None = None
     beginning: asyncio.Task[Begun] | None = None
     reading: _Reading | None = None
@@ -275,7 +279,6 @@ class _Connection:
         self._delivery = Delivery(scope, settings.send_timeout_s)
         self._requests: dict[str, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beginning_bytes = 0
         self._max_beginning_bytes = BEGINNING_FRAMES * settings.max_message_bytes
         self._patience = asyncio.timeout(settings.handshake_timeout_s if caller is None else None)
         """Until its client has shown a key."""
@@ -339,14 +342,15 @@ class _Connection:
         if request_id in self._requests:
             # Whatever was said of the new one, its client would take for news of the earlier one.
             return _Close(1008, "requestId: it is in use on this connection")
+        size = frame.size if isinstance(frame, Turn) else 0
         try:
             caller = self._caller_of(headers)
             self._patience.reschedule(None)
-            self._check_room(frame)
+            self._check_room(size)
         except ApiError as error:
             self._delivery.put(error_frame(request_id, error))
             return None
-        request = self._requests[request_id] = _Request(request_id)
+        request = self._requests[request_id] = _Request(request_id, size)
         request.task = asyncio.create_task(self._run(request, frame, caller, time.monotonic()))
         self._tasks.add(request.task)
         request.task.add_done_callback(self._tasks.discard)
@@ -359,13 +363,14 @@ class _Connection:
             return self._caller
         return self._service.callers.of_key(key, self._name)
 
-    def _check_room(self, frame: Turn | ResumeRequest) -> None:
-        size = self._beginning_bytes + (frame.size if isinstance(frame, Turn) else 0)
-        if len(self._requests) >= MAX_REQUESTS or size > self._max_beginning_bytes:
+    def _check_room(self, size: int) -> None:
+        """Raises ApiError."""
+        waiting = sum(request.size for request in self._requests.values())
+        if len(self._requests) >= MAX_REQUESTS or waiting + size > self._max_beginning_bytes:
             raise ApiError(
                 429,
-                f"this connection has {len(self._requests)} requests, of which {self._beginning_bytes} bytes "
-                f"have not begun, allowed: {MAX_REQUESTS} of {self._max_beginning_bytes} bytes",
+                f"this connection has {len(self._requests)} requests, and {waiting} bytes of them have not "
+                f"begun, allowed: {MAX_REQUESTS} and {self._max_beginning_bytes} bytes",
                 code="too_many_pending_requests",
                 kind="rate_limit_error",
             )
@@ -392,15 +397,13 @@ class _Connection:
 
     async def _answer(self, request: _Request, turn: Turn, caller: Caller, arrival: float) -> None:
         beginning = request.beginning = self._chats.begin(turn, caller, arrival, self._readers)
-        self._beginning_bytes += turn.size
         try:
             await asyncio.wait({beginning})
         except asyncio.CancelledError:
             self._chats.leave(beginning, turn)
             raise
         finally:
-            self._beginning_bytes -= turn.size
-            request.beginning = None
+            request.beginning, request.size = None, 0
         if beginning.cancelled():
             self._delivery.put(end_frame(request.id))
             return

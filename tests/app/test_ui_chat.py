@@ -229,6 +229,19 @@ async def test_a_connection_may_have_so_many_requests_at_once() -> None:
             check_whole(await chat.rest(f"r{index}"), said("hello", 8))
 
 
+async def test_messages_may_wait_for_their_prompts_up_to_some_bytes() -> None:
+    async with running(max_message_bytes=3000) as server, client(server) as chat:
+        template = SlowTemplate(server)
+        for name in "abcde":
+            await chat.send(template.TEXT, chat=name, request=name)
+        (error,) = await chat.rest("e")
+        assert (error["status"], error["error"]["code"]) == (429, "too_many_pending_requests")
+        template.may_end.set()
+        for name in "abcd":
+            check_whole(await chat.rest(name), said(template.TEXT, 8))
+        check_whole(await chat.answer(template.TEXT, request="again"), said(template.TEXT, 8))
+
+
 # -- aborting ---------------------------------------------------------------------------------------------
 
 
@@ -253,6 +266,20 @@ async def test_abort_ends_an_answer_within_a_tick() -> None:
         await chat.abort()  # of what has ended: nothing
         await chat.abort("never heard of")
         check_whole(await chat.answer("hello", request="r2"), said("hello", 8))
+
+
+async def test_abort_right_behind_a_message() -> None:
+    async with running() as server, client(server) as chat:
+        server.gate.close()
+        for index in range(20):
+            await chat.send("hello", chat=f"chat {index}", request=f"r{index}", body={"max_tokens": 500})
+            for _ in range(index % 4):
+                await asyncio.sleep(0)
+            await chat.abort(f"r{index}")
+        server.gate.open()
+        for index in range(20):
+            kinds = [chunk["type"] for chunk in chunks_of(await chat.rest(f"r{index}"))]
+            assert not kinds or kinds[-1] == "abort"
 
 
 class SlowTemplate:
@@ -283,6 +310,25 @@ async def test_abort_before_the_prompt_is_ready() -> None:
         template.may_end.set()
         check_whole(await chat.answer("hello", request="r2"), said("hello", 8))
         assert len(server.engine.submitted) == 1, "what was aborted was never begun"
+
+
+async def test_an_aborted_message_leaves_the_one_before_to_be_found() -> None:
+    async with running() as server:
+        template = SlowTemplate(server)
+        async with client(server) as chat:
+            await chat.send(template.TEXT)
+            await eventually(template.has_begun.is_set)
+            await chat.send("two", request="r2")
+            await chat.abort("r2")
+            await chat.rest("r2")
+            chat.cut()
+        async with client(server) as again:
+            await again.resume(None)
+            await again.resume(None, chat="other", request="r2")
+            await again.rest("r2")
+            template.may_end.set()
+            _, *frames = await again.rest()
+            check_whole(frames, said(template.TEXT, 8))
 
 
 async def test_who_sends_again_has_no_more_use_for_what_runs() -> None:
