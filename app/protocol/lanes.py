@@ -69,8 +69,10 @@ class Lanes(Generic[AnyTurn]):
         self.num_active = 0
         self.num_waiting = 0
 
-    def __len__(self) -> int:
-        return len(self._lanes)
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs or waits."""
+        return not (self._lanes or self._ready or self.num_active or self.num_waiting or self.waiting_bytes)
 
     def check_room(self, turn: AnyTurn, other_bytes: int = 0) -> None:
         """`other_bytes` count as waiting, too.

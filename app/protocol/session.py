@@ -183,7 +183,7 @@ class SocketSession:
     @property
     def is_idle(self) -> bool:
         """Nothing is told, nothing waits."""
-        return not (self._lanes or self._by_response or self._steer_bytes or self._num_looks)
+        return self._lanes.is_idle and not (self._by_response or self._steer_bytes or self._num_looks)
 
     # -- what happened ----------------------------------------------------------------------------------
 

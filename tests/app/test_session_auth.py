@@ -58,6 +58,8 @@ async def test_a_socket_without_a_header_signs_in_first() -> None:
         "no JSON",
         b'{"type": "session.auth", "token": "sk-ada"}',
         {"type": "session.auth", "token": "x" * 100_000},
+        # A good one in a message that is too large to be looked at.
+        '{"type": "session.auth", "token": "sk-ada"}' + " " * 10_000,
     ],
 )
 async def test_anything_else_closes_it(first: Any) -> None:
@@ -145,12 +147,17 @@ async def test_what_was_asked_before_belongs_to_whoever_asked() -> None:
     async with running() as server, server.socket() as socket:
         server.gate.close()
         await socket.create("one", stream_id="a")
+        response_id = (await socket.until("response.created"))[-1]["response"]["id"]
+        await socket.send(type="response.resume", response_id=response_id, stream_id="a")
         await socket.create("two", stream_id="a")
         await socket.send(type="session.auth", token="ada")
         await socket.create("three", stream_id="a")
+        await socket.send(type="response.resume", response_id=response_id, stream_id="a")
         server.gate.open()
-        for _ in range(3):
+        for _ in range(4):
             await socket.until("response.incomplete")
+        (refused,) = await socket.until("error")
+        assert refused["error"]["code"] == "response_not_found"
         one, two, three = sessions(server)
         assert one == two != three
 
