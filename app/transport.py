@@ -23,7 +23,7 @@ import orjson
 from starlette.types import Message, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Close, Frame, Opcode
+from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import State
 
 from app.protocol.errors import ApiError
@@ -368,9 +368,11 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def handle_ping(self) -> None:
         """A client that takes nothing is owed the answer to its last ping only, else its pings would pile up
         as pongs."""
-        if self.is_full and self.is_open:
+        if self.conn.state is not State.OPEN:
+            return  # whatever closes it takes the answer along
+        if self.is_full:
             *_, self._owed_pong = self._owed_pong, *self.conn.data_to_send()
-        elif self._lingering is None:
+        else:
             super().handle_ping()
 
     # -- what comes ---------------------------------------------------------------------------------------
@@ -406,7 +408,10 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def _read(self, piece: bytes) -> None:
-        super().data_received(piece)
+        self.conn.receive_data(piece)
+        self.handle_events()
+        if self.conn.parser_exc is not None and self._lingering is None:
+            self.handle_parser_exception()
         if self.conn.handshake_exc is not None and not self.transport.is_closing():
             # A head that the library refuses. uvicorn would leave its client waiting.
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -446,8 +451,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
             try:
                 message["text"] = data.decode()
             except UnicodeDecodeError as error:
-                self.conn.send_close(1007, f"{error.reason} at position {error.start}")
-                self.handle_parser_exception()
+                self._end(Close(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}"))
                 return
         else:
             message["bytes"] = bytes(data)
@@ -461,21 +465,22 @@ class SocketConnection(WebSocketsSansIOProtocol):
             super().handle_close(event)
 
     def handle_parser_exception(self) -> None:
+        sent, received = self.conn.close_sent, self.conn.close_rcvd
+        if received is not None and self.conn.close_rcvd_then_sent:
+            self._end(received)  # it came in the middle of a fragmented message, which is no violation
+        else:
+            self._end(sent or Close(CloseCode.ABNORMAL_CLOSURE, ""))
+
+    def _end(self, close: Close) -> None:
         """After a violation of the protocol, such as a message over the limit, the client gets to see the
         close frame that says what was wrong."""
-        last = b"".join(self.conn.data_to_send())
-        received = self.conn.close_rcvd
-        if received is not None and self.conn.close_rcvd_then_sent:
-            # A close in the middle of a fragmented message, which is no violation.
-            last, self.conn.close_sent = _close_frame(received), received
-        closed = self.conn.close_sent
-        code, reason = (closed.code, closed.reason) if closed else (1006, "")
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.conn.data_to_send()  # it may have an answer to what came after the violation
+        self.conn.close_sent = close
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": close.code, "reason": close.reason})
         self.close_sent = True
-        if self.read_paused:
-            self.read_paused = False
+        self.read_paused = False
         self.transport.resume_reading()
-        self._lingering = self.close_timer = _close_after(self.transport, self.loop, last)
+        self._lingering = self.close_timer = _close_after(self.transport, self.loop, _close_frame(close))
 
 
 def _text_head(size: int) -> bytes:
@@ -488,7 +493,9 @@ def _text_head(size: int) -> bytes:
 
 
 def _close_frame(close: Close) -> bytes:
-    data = b"" if close.code == 1005 else close.serialize()
+    if close.code == CloseCode.ABNORMAL_CLOSURE:
+        return b""
+    data = b"" if close.code == CloseCode.NO_STATUS_RCVD else close.serialize()
     return Frame(Opcode.CLOSE, data).serialize(mask=False)
 
 
