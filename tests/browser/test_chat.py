@@ -8,6 +8,7 @@ import re
 import pytest
 from playwright.async_api import BrowserContext, Locator, Page, expect
 
+from tests.app.harness import eventually
 from tests.browser.fake import MODEL, FakeServer, Reply, Script, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -206,7 +207,7 @@ async def test_reload_before_the_first_token_and_elsewhere(page: Page, fake: Fak
     await is_kept(page)
     await page.get_by_role("button", name="New chat").first.click()
     await page.reload()
-    await expect(page.locator("body[data-ready]")).to_be_visible()
+    await eventually(lambda: fake.resumes)
     go_on.set()
     await page.get_by_role("button", name="Slow one", exact=True).click()
     await expect(last_answer(page).locator(".prose")).to_have_text("At last.")
@@ -240,12 +241,30 @@ async def test_a_second_tab_reads_along_and_can_stop(
     for tab in (page, other):
         await expect(last_answer(tab).locator(".ending")).to_have_text("Stopped")
         await expect(tab.get_by_role("button", name="Send")).to_be_visible()
-    # What the other tab wrote down must not undo what this one does.
-    fake.scripts.append(says("Second."))
-    await ask(page, "And now?")
-    await expect(last_answer(page)).to_contain_text("Second.")
+
+
+async def test_a_second_tab_does_not_bring_back_what_was_deleted(
+    context: BrowserContext, page: Page, fake: FakeServer
+) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half")
+        await reply.cancelled.wait()
+        await reply.cancel()
+
+    fake.scripts.append(script)
+    await ask(page, "Delete me")
+    await expect(last_answer(page)).to_contain_text("Half")
+    other = await context.new_page()
+    await other.goto(page.url)
+    await expect(last_answer(other)).to_contain_text("Half")
+    await page.get_by_role("button", name="Delete “Delete me”").focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(last_answer(other).locator(".ending")).to_have_text("Stopped")
     await page.reload()
-    await expect(page.get_by_role("article")).to_have_count(4)
+    await expect(page.locator("body[data-ready]")).to_be_visible()
+    await expect(page.locator("#conversations li")).to_have_count(0)
 
 
 async def test_what_the_server_forgot_is_said_and_what_was_read_is_kept(page: Page, fake: FakeServer) -> None:
