@@ -1,14 +1,7 @@
 """ws /api/chat: chats of pages made with the AI SDK, over its `WebSocketChatTransport`.
 
-Knows: chats and their latest answers, one socket's requests and what it may keep in memory. Does not know:
-what frames look like, how answers come about.
-
-An answer belongs to its chat, not to the connection that asked for it: when that breaks, the answer goes on,
-unless the request says otherwise, for the SDK's clients count on finding it when they come back. They ask for
-"this chat's answer" and have no name for it, so only the latest can be taken up.
-
-A user who sends again while an answer runs has no more use for that answer: it is cancelled, unless somebody
-reads it over another connection.
+Knows: one socket's requests and what it may keep in memory. Does not know: what frames look like, how answers
+come about, what becomes of them without a reader.
 
 Two tasks live as long as the socket. One always reads, the other one delivers.
 """
@@ -18,12 +11,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
@@ -32,13 +21,13 @@ from app import transport
 from app.api.http import check_origin, error_response
 from app.api.sign_in import NO_KEY_IN_TIME
 from app.caller import Caller, bearer
+from app.chats import Beginning, Chats, KeptChat, outcome_of
 from app.delivery import Delivery
 from app.logs import get_logger
 from app.metrics import Metrics
 from app.protocol.errors import ApiError
 from app.protocol.ui_chat import (
     AbortRequest,
-    ChatChunks,
     Refused,
     ResumeRequest,
     Turn,
@@ -52,130 +41,13 @@ from app.protocol.ui_chat import (
 )
 from app.service import Service
 from app.settings import Settings
-from app.shelf import Kept, OnDisconnect, Shelf
 
 log = get_logger()
-
-KEPT_ANSWERS = 10_000
-KEPT_BYTES = 64 * 1024 * 1024
-"""What the ended answers of all chats may take, for the grace time."""
 
 MAX_REQUESTS = 32
 """Of one connection, at once."""
 BEGINNING_FRAMES = 4
 """Frames of the largest size whose answers may be about to begin, for one connection."""
-MAX_UNATTENDED = 64
-"""Answers about to begin whose clients have gone."""
-
-KeptChat = Kept[ChatChunks]
-
-
-class Begun(NamedTuple):
-    """An answer that runs, and its first reader, who has to close this in the end."""
-
-    kept: KeptChat
-    reading: ExitStack
-
-
-class Chats:
-    """The chats of all callers. A caller is an API key; those without one share theirs, and whoever knows the
-    id of a chat may read it."""
-
-    def __init__(self, service: Service, settings: Settings) -> None:
-        self.service = service
-        self.shelf: Shelf[ChatChunks] = Shelf(
-            service.bridge.cut, settings.resume_grace_s, KEPT_ANSWERS, KEPT_BYTES
-        )
-        self._latest: WeakValueDictionary[tuple[str, str], ChatChunks] = WeakValueDictionary()
-        """Owner and chat -> its latest answer, for as long as the shelf or a reader has it."""
-        self._beginning: defaultdict[tuple[str, str], set[asyncio.Task[Begun]]] = defaultdict(set)
-        """Owner and chat -> its answers that are about to begin; each waits for those before."""
-        self._unattended: set[asyncio.Task[Begun]] = set()
-
-    def begin(
-        self, turn: Turn, caller: Caller, arrival: float, own_readers: Callable[[KeptChat], int]
-    ) -> asyncio.Task[Begun]:
-        """A chat's next answer. The task outlives whoever waits for it, who has to `leave` it then, or to
-        cancel it.
-
-        `own_readers` says how many of an answer's readers are on this connection. The task raises ApiError as
-        `Service.start`, or if there is no such model.
-        """
-        chat = caller.key, turn.request.id
-        tasks = self._beginning[chat]
-        task = asyncio.create_task(self._begin(turn, caller, arrival, own_readers, set(tasks)))
-        tasks.add(task)
-
-        def forget(task: asyncio.Task[Begun]) -> None:
-            tasks.discard(task)
-            if not tasks:
-                del self._beginning[chat]
-
-        task.add_done_callback(forget)
-        return task
-
-    async def _begin(
-        self,
-        turn: Turn,
-        caller: Caller,
-        arrival: float,
-        own_readers: Callable[[KeptChat], int],
-        before: set[asyncio.Task[Begun]],
-    ) -> Begun:
-        if before:
-            await asyncio.wait(before)
-        service, request, fields = self.service, turn.request, turn.fields
-        service.check_model(fields.model)
-        prompt = service.chat(turn.conversation, "messages")
-        answer = await service.start(prompt, fields, caller, arrival=arrival)
-        # Only now: had this one been refused, the earlier one would have been ended for nothing.
-        replaced = self._find(caller.key, request.id)
-        if replaced is not None and replaced.num_readers == own_readers(replaced):
-            service.bridge.cancel(replaced.answer)
-        view = ChatChunks(answer, request.continued, service.model.name)
-        kept = Kept(view, caller.key, _on_disconnect(turn))
-        self.shelf.add(kept)
-        self._latest[caller.key, request.id] = view
-        with ExitStack() as reading:
-            reading.enter_context(self.shelf.reading(kept))
-            return Begun(kept, reading.pop_all())
-
-    def leave(self, beginning: asyncio.Task[Begun], turn: Turn) -> None:
-        """Its client has gone: what is to become of a running answer then becomes of this one too."""
-        if _on_disconnect(turn) is OnDisconnect.CANCEL or len(self._unattended) >= MAX_UNATTENDED:
-            beginning.cancel()
-        self._unattended.add(beginning)
-        beginning.add_done_callback(self._left)
-
-    def _left(self, beginning: asyncio.Task[Begun]) -> None:
-        self._unattended.discard(beginning)
-        # If it was refused, there is nothing to take up, and that is what whoever comes back is told.
-        if begun := _begun(beginning):
-            begun.reading.close()
-
-    async def latest(self, chat_id: str, caller: Caller) -> KeptChat | None:
-        """A chat's latest answer, if it can be taken up; one that is about to begin is waited for."""
-        while beginning := self._beginning.get((caller.key, chat_id)):
-            await asyncio.wait(beginning)
-        return self._find(caller.key, chat_id)
-
-    def _find(self, owner: str, chat_id: str) -> KeptChat | None:
-        view = self._latest.get((owner, chat_id))
-        try:
-            return None if view is None else self.shelf.find(view.id, owner)
-        except ApiError:
-            return None
-
-
-def _begun(beginning: asyncio.Task[Begun]) -> Begun | None:
-    """What came of it, if it did begin."""
-    if not beginning.done() or beginning.cancelled() or beginning.exception():
-        return None
-    return beginning.result()
-
-
-def _on_disconnect(turn: Turn) -> OnDisconnect:
-    return OnDisconnect(turn.fields.on_disconnect or OnDisconnect.CONTINUE)
 
 
 class _Reading:
@@ -215,7 +87,7 @@ class _Request:
     size: int
     """Bytes of its frame, about, until its answer has begun."""
     task: asyncio.Task[None] | None = None
-    beginning: asyncio.Task[Begun] | None = None
+    beginning: Beginning | None = None
     reading: _Reading | None = None
 
 
@@ -407,9 +279,9 @@ class _Connection:
         if beginning.cancelled():
             self._delivery.put(end_frame(request.id))
             return
-        begun = beginning.result()
-        with begun.reading:
-            await self._tell(request, begun.kept, 0)
+        kept, reading = beginning.result()
+        with reading:
+            await self._tell(request, kept, 0)
 
     async def _resume(self, request: _Request, frame: ResumeRequest, caller: Caller) -> None:
         kept = await self._chats.latest(frame.id, caller)
@@ -447,8 +319,8 @@ class _Connection:
             return
         if request.beginning is not None:
             request.beginning.cancel()
-            if begun := _begun(request.beginning):
-                self._service.bridge.cancel(begun.kept.answer)
+            if answer := outcome_of(request.beginning):
+                self._service.bridge.cancel(answer.kept.answer)
         elif request.reading is not None and self._readers(request.reading.kept) == 1:
             self._service.bridge.cancel(request.reading.kept.answer)
         else:
