@@ -220,21 +220,32 @@ async def test_a_stored_one_that_was_abandoned_tells_what_it_had_said() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_without_a_word_on_it_a_client_that_leaves_ends_its_answer_within_a_tick(stream: bool) -> None:
-    async with held_server() as server:
-        body = BODY | {"on_disconnect": None, "stream": stream, "max_output_tokens": 400}
+@pytest.mark.parametrize("state", ["queued", "prefilling", "decoding"])
+async def test_without_a_word_on_it_a_client_that_leaves_ends_its_answer_within_a_tick(
+    state: str, stream: bool
+) -> None:
+    async with held_server(max_num_seqs=1, prefill_chunk=64) as server:
+        if state == "queued":
+            first = BODY | {"input": "first", "background": True, "stream": False, "max_output_tokens": 400}
+            await server_post(server, first)
+            await eventually(lambda: server.stats().num_running == 1)
+        before = server.service.bridge.num_open
+        text = "long " * 200 if state == "prefilling" else "hello"
+        body = BODY | {"input": text, "on_disconnect": None, "stream": stream, "max_output_tokens": 400}
         async with request(server, "/v1/responses", body) as client:
-            await eventually(lambda: server.service.bridge.num_open == 1)
+            await eventually(lambda: server.service.bridge.num_open == before + 1)
             kept = newest(server)
             server.gate.step(3)
             await eventually(lambda: server.stats().num_ticks == 4)
             client.cut()
             await eventually(lambda: server.engine.aborted)
         server.gate.step()
-        await eventually(lambda: server.engine.ended)
-        ((tick, end),) = server.engine.ended.values()
+        name = kept.answer.request_id
+        await eventually(lambda: name in server.engine.ended)
+        tick, end = server.engine.ended[name]
         assert end.reason is FinishReason.ABORT
-        assert tick - server.engine.aborted[kept.answer.request_id] <= 1
+        assert (end.num_output_tokens > 0) == (state == "decoding")
+        assert tick - server.engine.aborted[name] <= 1
 
 
 async def test_the_settings_decide_where_the_request_does_not() -> None:
