@@ -206,10 +206,12 @@ class Engine:
 
     def inspect(self, look: Callable[[Scheduler], Found]) -> Future[Found]:
         """What `look` finds, called by the engine's thread at a moment when all books agree. It must be quick
-        and must not change anything."""
+        and must not change anything. The future may be cancelled."""
         future: Future[Found] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # whoever asked has gone
             try:
                 future.set_result(look(self.scheduler))
             except Exception as error:

@@ -17,6 +17,14 @@ def look(engine: Engine) -> Snapshot:
     return future.result()
 
 
+def test_whoever_asked_may_have_left():
+    engine, _, _ = make_engine()
+    engine.submit(make_request("a", "x", max_tokens=20))
+    assert engine.inspect(take_snapshot).cancel()
+    engine.tick()
+    assert len(look(engine).running) == 1
+
+
 def test_an_idle_engine_has_nothing_but_free_blocks():
     engine, _, _ = make_engine(num_blocks=6)
     assert look(engine) == Snapshot(blocks="......", running=(), waiting=())
