@@ -306,6 +306,7 @@ async def test_a_client_that_shows_no_sign_of_life_is_given_up() -> None:
             await eventually(lambda: server.engine.aborted)
             server.gate.open()
             assert text_of(await alive.until("response.incomplete")) == said("hello", 20)
+            socket.connection.transport.abort()  # rather than wait for the server's close
 
 
 @pytest.mark.parametrize("who", ["client", "server", "both"])

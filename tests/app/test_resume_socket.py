@@ -334,6 +334,7 @@ async def test_a_response_that_was_taken_up_can_be_cancelled() -> None:
         # At once: the cancel must not run into a response that is not told here yet.
         await second.send(type="response.resume", response_id=response_id, stream_id="a")
         await second.send(type="response.cancel", response_id=response_id, stream_id="a")
+        await eventually(lambda: server.engine.aborted)
         server.gate.open()
         for socket in (first, second):
             last = (await socket.until("response.incomplete"))[-1]["response"]

@@ -85,6 +85,7 @@ async def test_a_successor_has_the_same_settings() -> None:
     async with running() as server, server.socket() as socket:
         response_id, events = await begun(server, socket, **settings)
         await steer(socket, response_id)
+        assert (await socket.event())["type"] == "response.steer.accepted"
         server.gate.open()
         so_far = text_of(events + await socket.until("response.incomplete"))
         successor = (await socket.until("response.incomplete"))[-1]["response"]
@@ -201,10 +202,11 @@ async def test_a_response_that_was_taken_up_can_be_steered() -> None:
                 server, first, on_disconnect="continue", stop=["."], max_output_tokens=50
             )
         await socket.send(type="response.resume", response_id=response_id, stream_id="b")
-        await socket.until("response.resumed")
+        events = await socket.until("response.resumed")
         await steer(socket, response_id)
+        events += await socket.until("response.steer.accepted")
         server.gate.open()
-        events = await socket.until("response.incomplete")
+        events += await socket.until("response.incomplete")
         assert events[-1]["response"]["incomplete_details"] == {"reason": "steered"}
         so_far = text_of(events)
         (created, *rest) = await socket.until("response.incomplete", "response.completed")

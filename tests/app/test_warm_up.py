@@ -127,6 +127,7 @@ async def test_a_cancelled_warm_up_is_cancelled() -> None:
         await socket.create(DRAFT, generate=False)
         response_id = (await socket.event())["response"]["id"]
         await socket.send(type="response.cancel", response_id=response_id)
+        await eventually(lambda: server.engine.aborted)
         server.gate.open()
         last = (await socket.until("response.incomplete"))[-1]
         assert (last["response"]["status"], last["sequence_number"]) == ("cancelled", 2)
