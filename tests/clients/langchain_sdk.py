@@ -1,5 +1,6 @@
 """What a user of LangChain's OpenAI classes does. Runs in their own environment.
-`python langchain_sdk.py BASE_URL SCENARIO...` prints one JSON object.
+`python langchain_sdk.py BASE_URL SAMPLING_BASE_URL` prints one JSON object, a key for each scenario. The
+second server's model samples, so it has log probabilities.
 """
 
 from __future__ import annotations
@@ -79,16 +80,12 @@ def too_long(base_url: str) -> dict[str, Any]:
     return {}
 
 
-SCENARIOS = {each.__name__: each for each in (chat, batch, logprobs, texts, responses, too_long)}
-
-
 def main() -> None:
-    base_url, *names = sys.argv[1:]
-    result = {}
-    for name in names:
-        told = SCENARIOS[name](base_url)
-        result[name] = asyncio.run(told) if asyncio.iscoroutine(told) else told
-    print(json.dumps(result))
+    base_url, sampling_base_url = sys.argv[1:]
+    results = {each.__name__: each(base_url) for each in (chat, texts, responses, too_long)}
+    results["batch"] = asyncio.run(batch(base_url))
+    results["logprobs"] = logprobs(sampling_base_url)
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """What a user of litellm does. Runs in litellm's own environment. `python litellm_sdk.py BASE_URL` prints one
-JSON object.
+JSON object, a key for each scenario.
 """
 
 from __future__ import annotations
@@ -95,15 +95,10 @@ def errors(base_url: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    base_url, *scenarios = sys.argv[1:]
-    result = {}
-    for name in scenarios:
-        run = {"chat": chat, "at_once": at_once, "texts": texts, "responses": responses, "errors": errors}[
-            name
-        ]
-        told = run(base_url)
-        result[name] = asyncio.run(told) if asyncio.iscoroutine(told) else told
-    print(json.dumps(result))
+    (base_url,) = sys.argv[1:]
+    results = {each.__name__: each(base_url) for each in (chat, texts, responses, errors)}
+    results["at_once"] = asyncio.run(at_once(base_url))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,12 @@ from tests.app.harness import continued, expected, said
 from tests.clients.environments import environment
 from tests.clients.serving import run_script, serving
 
-SCENARIOS = ("chat", "batch", "texts", "responses", "too_long")
-
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     python = environment("langchain", ["langchain-openai>=1.7"])
     with serving() as server, serving(sampling=True) as sampling:
-        return {
-            **run_script(python, "langchain_sdk.py", server.base_url, *SCENARIOS),
-            **run_script(python, "langchain_sdk.py", sampling.base_url, "logprobs"),
-        }
+        return run_script(python, "langchain_sdk.py", server.base_url, sampling.base_url)
 
 
 def test_chat(results: dict[str, Any]) -> None:

@@ -11,8 +11,6 @@ from tests.app.harness import continued, expected, said
 from tests.clients.environments import environment
 from tests.clients.serving import run_script, serving
 
-SCENARIOS = ("chat", "at_once", "texts", "responses", "errors")
-
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
@@ -21,7 +19,7 @@ def results() -> dict[str, Any]:
     # It would ask the network for the prices of models.
     offline = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     with serving() as server:
-        return run_script(python, "litellm_sdk.py", server.base_url, *SCENARIOS, environ=offline)
+        return run_script(python, "litellm_sdk.py", server.base_url, environ=offline)
 
 
 def test_chat(results: dict[str, Any]) -> None:
