@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
@@ -84,11 +86,15 @@ class _Request:
     """A send or resume request whose `end` has not been written."""
 
     id: str
-    size: int
-    """Bytes of its frame, about, until its answer has begun."""
     task: asyncio.Task[None] | None = None
+    turn: Turn | None = None
     beginning: Beginning | None = None
+    """Of this turn's answer, until somebody has seen what came of it."""
     reading: _Reading | None = None
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        return self.turn.size if self.turn and self.beginning else 0
 
 
 class _Close(NamedTuple):
@@ -162,6 +168,9 @@ class _Connection:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for request in self._requests.values():
+                if request.turn and request.beginning:
+                    self._chats.leave(request.beginning, request.turn)
             tasks |= self._tasks
             for task in tasks:
                 task.cancel()
@@ -214,16 +223,22 @@ class _Connection:
         if request_id in self._requests:
             # Whatever was said of the new one, its client would take for news of the earlier one.
             return _Close(1008, "requestId: it is in use on this connection")
-        size = frame.size if isinstance(frame, Turn) else 0
         try:
             caller = self._caller_of(headers)
             self._patience.reschedule(None)
-            self._check_room(size)
+            self._check_room(frame.size if isinstance(frame, Turn) else 0)
         except ApiError as error:
             self._delivery.put(error_frame(request_id, error))
             return None
-        request = self._requests[request_id] = _Request(request_id, size)
-        request.task = asyncio.create_task(self._run(request, frame, caller, time.monotonic()))
+        request = self._requests[request_id] = _Request(request_id)
+        if isinstance(frame, Turn):
+            # At once, whatever becomes of the connection: what a client has sent is not lost with it.
+            request.turn = frame
+            request.beginning = self._chats.begin(frame, caller, time.monotonic(), self._readers)
+            work = partial(self._answer, request, request.beginning)
+        else:
+            work = partial(self._resume, request, frame, caller)
+        request.task = asyncio.create_task(self._run(request, work))
         self._tasks.add(request.task)
         request.task.add_done_callback(self._tasks.discard)
         return None
@@ -237,7 +252,7 @@ class _Connection:
 
     def _check_room(self, size: int) -> None:
         """Raises ApiError."""
-        waiting = sum(request.size for request in self._requests.values())
+        waiting = sum(request.num_waiting_bytes for request in self._requests.values())
         if len(self._requests) >= MAX_REQUESTS or waiting + size > self._max_beginning_bytes:
             raise ApiError(
                 429,
@@ -247,15 +262,10 @@ class _Connection:
                 kind="rate_limit_error",
             )
 
-    async def _run(
-        self, request: _Request, frame: Turn | ResumeRequest, caller: Caller, arrival: float
-    ) -> None:
+    async def _run(self, request: _Request, work: Callable[[], Awaitable[None]]) -> None:
         with self._service.delivering():
             try:
-                if isinstance(frame, Turn):
-                    await self._answer(request, frame, caller, arrival)
-                else:
-                    await self._resume(request, frame, caller)
+                await work()
             except ApiError as error:
                 self._delivery.put(error_frame(request.id, error))
             except Exception:
@@ -267,15 +277,9 @@ class _Connection:
             finally:
                 self._forget(request)
 
-    async def _answer(self, request: _Request, turn: Turn, caller: Caller, arrival: float) -> None:
-        beginning = request.beginning = self._chats.begin(turn, caller, arrival, self._readers)
-        try:
-            await asyncio.wait({beginning})
-        except asyncio.CancelledError:
-            self._chats.leave(beginning, turn)
-            raise
-        finally:
-            request.beginning, request.size = None, 0
+    async def _answer(self, request: _Request, beginning: Beginning) -> None:
+        await asyncio.wait({beginning})
+        request.beginning = None
         if beginning.cancelled():
             self._delivery.put(end_frame(request.id))
             return

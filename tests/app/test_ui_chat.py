@@ -468,6 +468,17 @@ async def test_an_answer_goes_on_with_nobody_to_read_it() -> None:
             assert len(numbers_of(rest)) == 1 + CLOSING, "what nobody read is one delta"
 
 
+async def test_what_was_sent_right_before_the_end_of_a_connection_is_answered() -> None:
+    async with running() as server:
+        for index in range(5):
+            async with client(server) as chat:
+                await chat.send("hello", chat=f"chat {index}")
+            async with client(server) as again:
+                await again.resume(None, chat=f"chat {index}")
+                _, *frames = await again.rest()
+                check_whole(frames, said("hello", 8))
+
+
 async def go_before_the_prompt_is_ready(
     server: RunningServer, key: str | None = None, **body: Any
 ) -> SlowTemplate:
