@@ -59,7 +59,7 @@ class QueuePlaces:
 
     def room(self, session: str, now: float) -> Room:
         with self._lock:
-            mine = self._taken.get(session, 0)
+            mine = self._taken[session]
             limit = min(self._places, self._per_session)
             left = max(0, min(limit - mine, self._places - self._num_taken))
             before = min(mine * len(self._taken), self._num_taken)  # the others get their turns in between

@@ -15,10 +15,14 @@ from starlette.responses import Response
 
 from app.api import sse
 from app.api.http import error_response
+from app.logs import get_logger
 from app.protocol.endings import failure
-from app.streams import Delta, Log, Stream, ends, read
+from app.protocol.errors import ApiError, generation_failed
+from app.streams import Delta, Log, News, Stream, ends, read
 from app.worker import Worker
 from engine.request import FinishedEvent, FinishReason
+
+log = get_logger()
 
 DONE = b"data: [DONE]\n\n"
 
@@ -41,15 +45,15 @@ class Chunks(Protocol):
 
 async def send_chunks(
     stream: sse.EventStream,
-    log: Log,
+    answers: Log,
     chunks: Chunks,
     *,
     start: int = 0,
     opened: bool = False,
     numbered: bool = False,
 ) -> bool:
-    """The events of an answer from number `start` on, in a stream whose head was sent. If one choice fails,
-    the stream ends with its error, and False is returned: [DONE] would call the answer complete.
+    """The events of a log from number `start` on, in a stream whose head was sent. If one choice fails, or
+    we do, the stream ends with the error, and False is returned: [DONE] would call the answer complete.
 
     Args:
         opened: the client has had the opening before.
@@ -62,22 +66,34 @@ async def send_chunks(
     """
     if not opened and (opening := chunks.opening()):
         await stream.write(b"".join(map(sse.event, opening)))
-    async with aclosing(read(log, start, idle=stream.keep_alive)) as events:
+    async with aclosing(read(answers, start, idle=stream.keep_alive)) as events:
         async for news in events:
-            body = b""
-            for number, (choice, event) in news:
-                if isinstance(event, Delta):
-                    chunk = chunks.text(choice, event)
-                elif error := failure(event):
-                    await stream.write(body + sse.event({"error": error.body()}), more=False)
-                    return False
-                else:
-                    chunk = chunks.finish(choice, event)
-                body += sse.event(chunk, number=number if numbered else None)
+            body, error = _written(news, chunks, numbered)
+            if error is not None:
+                await stream.write(body + sse.event({"error": error.body()}), more=False)
+                return False
             await stream.write(body or sse.KEEP_ALIVE)
     usage = chunks.usage()
     await stream.write((sse.event(usage) if usage else b"") + DONE, more=False)
     return True
+
+
+def _written(news: News, chunks: Chunks, numbered: bool) -> tuple[bytes, ApiError | None]:
+    """Some events, up to the first that is a failure."""
+    body = b""
+    try:
+        for number, (choice, event) in news:
+            if isinstance(event, Delta):
+                chunk = chunks.text(choice, event)
+            elif error := failure(event):
+                return body, error
+            else:
+                chunk = chunks.finish(choice, event)
+            body += sse.event(chunk, number=number if numbered else None)
+    except Exception:
+        log.exception("request_failed")
+        return body, generation_failed("the server failed on this request")
+    return body, None
 
 
 async def failure_among(streams: Sequence[Stream]) -> Response | None:

@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from app.protocol.chat import ChatBuilder
 from app.service import PromptRefused
-from tests.app.harness import MODEL, RunningServer, expected, fake_encode, running, said
+from app.streams import Delta
+from tests.app.harness import MODEL, RunningServer, eventually, expected, fake_encode, running, said
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -73,6 +75,48 @@ async def test_usage_comes_last_and_only_when_asked_for() -> None:
     assert all("usage" not in chunk for chunk in plain)
 
 
+async def test_an_answer_of_one_token_has_that_token() -> None:
+    async with running() as server, server.http() as http:
+        whole = (await http.post("/v1/chat/completions", json=body(max_tokens=1))).json()
+        chunks = await events_of(server, max_tokens=1)
+        both = body(max_tokens=5, max_completion_tokens=1)
+        current = (await http.post("/v1/chat/completions", json=both)).json()
+    assert whole["choices"][0]["message"]["content"] == content_of(chunks) == said("hello", 1)
+    assert whole["usage"]["completion_tokens"] == 1
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
+    assert current["choices"] == whole["choices"], "the current name of the limit wins"
+
+
+async def test_a_fault_of_ours_in_the_middle_of_a_stream_is_told_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as server, server.http() as http:
+        told: list[str] = []
+
+        def broken(self: ChatBuilder, choice: int, delta: Delta) -> Any:
+            if told:
+                raise KeyError("secret detail")
+            told.append(delta.text)
+            return {"choices": [{"delta": {"content": delta.text}}]}
+
+        monkeypatch.setattr(ChatBuilder, "text", broken)
+        server.gate.close()
+        request = asyncio.create_task(
+            http.post("/v1/chat/completions", json=body(stream=True, max_tokens=500))
+        )
+        await eventually(lambda: server.stats().num_running == 1)
+        server.gate.step()
+        await eventually(lambda: told)
+        server.gate.open()
+        response = await request
+        await eventually(lambda: server.engine.aborted)
+    *_, last, rest = response.text.split("\n\n")
+    error = orjson.loads(last.removeprefix("data: "))["error"]
+    assert (rest, error["code"], error["type"]) == ("", "server_error", "server_error")
+    assert "secret" not in response.text
+    assert "[DONE]" not in response.text
+
+
 async def test_the_end_token_ends_with_stop() -> None:
     async with running() as server, server.http() as http:
         server.runner.script = lambda context: 0 if len(context) == 14 else 1
@@ -91,6 +135,9 @@ async def test_a_stop_string_ends_the_answer_before_it_and_is_told() -> None:
         chunks = await events_of(server, stop=stop)
     choice = whole["choices"][0]
     assert choice["message"]["content"] == content_of(chunks) == text[: text.index(stop)]
+    assert all(chunk["choices"][0]["delta"]["content"] for chunk in chunks[1:-1]), (
+        "what is held back is no chunk"
+    )
     assert choice["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "stop"
     assert choice["stop_reason"] == chunks[-1]["choices"][0]["stop_reason"] == stop
 

@@ -412,7 +412,7 @@ async def test_an_answer_that_failed_fails_for_whoever_takes_it_up_too() -> None
     async with running(runner=BreaksLater) as server:
         server.gate.close()
         seen = Events()
-        async with cut_short(server, n=2) as events:
+        async with cut_short(server, n=2, max_tokens=400) as events:
             for _ in range(2):
                 seen.take(await anext(events))
             while len(seen.numbers) < 2:
@@ -421,6 +421,8 @@ async def test_an_answer_that_failed_fails_for_whoever_takes_it_up_too() -> None
         server.gate.open()
         readings = [await rest_of(server, seen.completion_id, starting_after=number) for number in (1, 0)]
         whole = await get(server, seen.completion_id)
+        ((_, end),) = server.engine.ended.values()
+    assert end.reason is FinishReason.ABORT, "nobody waits for the other choice"
     for rest in readings:
         *_, last = rest.chunks
         assert last["error"]["code"] == "server_error"

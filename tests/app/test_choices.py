@@ -27,6 +27,7 @@ VOCABULARY = fake_vocabulary()
 class Choice:
     text: str = ""
     logprobs: list[ChosenLogprob] = field(default_factory=list)
+    num_tokens: int = 0
 
 
 def by_hand(**sampling: Any) -> list[Choice]:
@@ -41,6 +42,7 @@ def by_hand(**sampling: Any) -> list[Choice]:
         if isinstance(event, TokenEvent):
             choices[event.choice].text += event.text
             choices[event.choice].logprobs += event.logprobs
+        choices[event.choice].num_tokens = event.num_output_tokens
     return choices
 
 
@@ -97,6 +99,7 @@ async def test_choices_are_streamed_mixed_and_each_begins_and_ends_once() -> Non
     assert len({chunk["id"] for chunk in (*chunks, usage)}) == 1
     assert usage["choices"] == []
     assert usage["usage"]["prompt_tokens"] == len(fake_prompt(HELLO))
+    assert usage["usage"]["completion_tokens"] == sum(choice.num_tokens for choice in wanted) < 60
 
 
 async def test_all_choices_end_when_their_client_leaves() -> None:

@@ -192,6 +192,26 @@ async def test_log_probabilities_in_the_older_shape() -> None:
     assert [len(top) for top in few["logprobs"]["top_logprobs"]] == [1] * 20
 
 
+async def test_the_context_is_filled_to_the_last_token_and_not_beyond() -> None:
+    """128 tokens of prompt and answer; the last one needs no place in memory, but counts."""
+    async with running(num_blocks=8) as server, server.http() as http:
+        for size, wanted, fits in (
+            (127, 1, True),
+            (126, 2, True),
+            (128, 1, False),
+            (127, 2, False),
+            (1280, 1, False),
+        ):
+            response = await http.post(PATH, json=body(prompt="x" * size, max_tokens=wanted))
+            if fits:
+                assert texts_of(response.json()) == [continued("x" * size, wanted)]
+                continue
+            error = response.json()["error"]
+            assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+            assert str(size) in error["message"]
+            assert "128" in error["message"]
+
+
 # -- all or nothing --------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.protocol.tokens import TokenTexts
 from engine.detokenizer import Vocabulary
 from tests.app.harness import MODEL, fake_prompt, running
-from tests.fakes import EOS, fake_ids, fake_vocabulary
+from tests.fakes import ALPHABET, EOS, fake_ids, fake_vocabulary
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("detokenize", {}, 400, "tokens"),
     ("detokenize", {"tokens": "x"}, 400, "tokens"),
     ("detokenize", {"tokens": [1, -1]}, 400, "tokens.1"),
-    ("detokenize", {"tokens": [1, 2, 9999]}, 400, "tokens.2"),
+    ("detokenize", {"tokens": [1, 2, len(ALPHABET) + 1]}, 400, "tokens.2"),
     ("detokenize", {"tokens": [1.5]}, 400, "tokens.0"),
     ("detokenize", {"tokens": [1], "model": "gpt-9"}, 404, "model"),
 ]
