@@ -47,7 +47,9 @@ export class Chat extends EventTarget {
 
   /** Reads the list, and takes up what is being written, whoever asked for it: this page before a reload, or a tab. */
   async load() {
-    for (const conversation of await this.#store.conversations()) this.#conversations.set(conversation.id, conversation);
+    for (const conversation of await this.#store.conversations()) {
+      this.#conversations.set(conversation.id, conversation);
+    }
     const running = await this.#store.withStatus(RUNNING);
     await Promise.all(running.map(({ conversation }) => this.has(conversation) && this.open(conversation)));
     this.#fire("list");

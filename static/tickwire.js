@@ -266,6 +266,7 @@ export class Tickwire extends EventTarget {
    */
   constructor(url, { token, WebSocket = globalThis.WebSocket, retryMs = 500, pingMs = 15000 } = {}) {
     super();
+    if (!WebSocket) throw new TypeError("WebSocket: there is none here; pass that of the package `ws`");
     this.#url = url;
     this.#token = token;
     this.#WebSocket = WebSocket;
@@ -358,14 +359,17 @@ export class Tickwire extends EventTarget {
 
   #enqueue(turn) {
     this.#queue.push(turn);
-    if (this.connection.state === Connection.REFUSED || this.connection.state === Connection.CLOSED) this.connect();
+    if (this.connection.state !== Connection.WAITING) this.connect();
     this.#sendQueued();
     return turn.answer;
   }
 
   #sendQueued() {
     while (this.connection.state === Connection.OPEN && this.#queue.length && this.#lanes.size < MAX_LANES) {
-      this.#occupy(this.#freeLane(), this.#queue.shift());
+      const turn = this.#queue.shift();
+      turn.lane = this.#freeLane();
+      this.#lanes.set(turn.lane, turn);
+      this.#ask(turn);
     }
   }
 
@@ -374,12 +378,6 @@ export class Tickwire extends EventTarget {
     let number = 1;
     while (this.#lanes.has(`lane-${number}`)) number += 1;
     return `lane-${number}`;
-  }
-
-  #occupy(lane, turn) {
-    turn.lane = lane;
-    this.#lanes.set(lane, turn);
-    this.#ask(turn);
   }
 
   #ask(turn) {
@@ -544,7 +542,7 @@ export class Tickwire extends EventTarget {
       this.#refusal = error;
       return;
     }
-    const turn = this.#lanes.get(lane ?? (error.param === "response_id" ? undefined : this.#onlyUnstartedLane()));
+    const turn = lane ? this.#lanes.get(lane) : this.#onlyUnanswered();
     // A cancel that met an answer already over: the answer's own terminal event says what happened.
     if (error.param === "response_id" && (!turn?.answer.responseId || turn.isLive)) return;
     if (turn) this.#release(turn, turn.answer.responseId ? Status.INTERRUPTED : Status.FAILED, error);
@@ -552,9 +550,9 @@ export class Tickwire extends EventTarget {
   }
 
   /** An error without a lane can still be placed when just one request has had no reply at all. */
-  #onlyUnstartedLane() {
-    const unstarted = [...this.#lanes].filter(([, { answer }]) => answer.status === Status.SENT && !answer.responseId);
-    return unstarted.length === 1 ? unstarted[0][0] : undefined;
+  #onlyUnanswered() {
+    const unanswered = [...this.#lanes.values()].filter(({ answer }) => !answer.responseId);
+    return unanswered.length === 1 ? unanswered[0] : undefined;
   }
 
   #onSteerFailed({ error, steer }) {
