@@ -93,7 +93,7 @@ class HttpConnection(HttpToolsProtocol):
         self._lingering: asyncio.TimerHandle | None = None
         self._refusal: ApiError | None = None
         self._num_aside = 0
-        """Bytes since the request began, or since the last piece of its body."""
+        """Bytes since the last request ended, the head of this one, or a piece of its body."""
         self._body_began = self._body_progress = 0.0
         self._num_body = 0
 
@@ -153,7 +153,6 @@ class HttpConnection(HttpToolsProtocol):
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope[HOOK] = self
         self._phase = _Phase.HEAD
-        self._num_aside = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
@@ -181,6 +180,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._stop_waiting()
         self._phase = _Phase.BETWEEN
+        self._num_aside = 0
         super().on_message_complete()
 
     # -- what does not come -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from app import server as server_module
 from tests.app.harness import MODEL, RunningServer, eventually, running, said, text_of
 
 BODY: dict[str, Any] = {
@@ -94,6 +95,38 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         server.gate.open()
         with pytest.raises(ConnectionClosed):
             await socket.until("response.completed")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_the_end_is_quiet_however_it_comes(
+    signals: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is under way, and however often it is asked for, nothing looks like a fault of ours."""
+    monkeypatch.setattr(server_module, "LAST_EVENTS_S", 0.05)
+    patience = 0 if signals == 1 else 1000
+    async with (
+        running(shutdown_timeout_s=patience) as server,
+        server.socket() as socket,
+        server.http() as http,
+    ):
+        server.gate.close()
+        await socket.create("hello", max_output_tokens=400)
+        requests = [
+            asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": stream}))
+            for stream in (True, False)
+        ]
+        _, unfinished = await asyncio.open_connection("127.0.0.1", server.port)
+        unfinished.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        await eventually(lambda: server.service.bridge.num_open == 3)
+        await eventually(lambda: len(server.server.server_state.connections) == 4)
+        for _ in range(signals):
+            server.server.stop()
+        await eventually(lambda: not server.server.server_state.connections)
+        server.gate.open()
+        await asyncio.gather(*requests, return_exceptions=True)
+        unfinished.transport.abort()
+    assert server.engine.stats().num_running == 0
+    assert [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"] == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import socket as sockets
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
 import pytest
 from websockets.exceptions import ConnectionClosedError
 
+from app import server as server_module
+from app import transport
 from engine.request import FinishReason
 from tests.app.harness import MODEL, RunningServer, eventually, running, said, text_of
 
-TOKENS = 8000
+TOKENS = 1500
 """Enough frames, one per token, to fill every buffer between the server and a client that reads nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the server, so that few tokens fill them."""
+    monkeypatch.setattr(server_module, "SEND_BUFFER", 4096)
+    monkeypatch.setattr(transport, "MAX_UNSENT", 8192)
 
 
 def small_window(server: RunningServer) -> sockets.socket:
@@ -113,3 +123,54 @@ async def test_a_stream_that_takes_nothing_is_cut_too() -> None:
         writer.transport.abort()
     ((_, end),) = server.engine.ended.values()
     assert end.reason is FinishReason.ABORT
+
+
+async def test_what_a_socket_is_owed_stays_bounded_over_all_lanes() -> None:
+    async with running(num_blocks=2000) as server, server.socket(sock=small_window(server)) as socket:
+        whole = counting(server)
+        socket.connection.transport.pause_reading()
+        lanes = [f"lane-{each}" for each in range(16)]
+        for lane in lanes:
+            await socket.create("hello", stream_id=lane, max_output_tokens=TOKENS)
+        await eventually(lambda: len(server.engine.ended) == len(lanes))
+        (connection,) = server.server.server_state.connections
+        # One round at most beyond the limit, and a round ends with the frame that exceeds it.
+        largest = 10_000
+        assert connection.is_full
+        assert connection.num_unsent < 2 * transport.MAX_UNSENT + largest
+        socket.connection.transport.resume_reading()
+        texts = dict.fromkeys(lanes, "")
+        ended = 0
+        while ended < len(lanes):
+            event = await socket.event()
+            ended += event["type"] == "response.incomplete"
+            if event["type"] == "response.output_text.delta":
+                texts[event["stream_id"]] += event["delta"]
+    assert texts == dict.fromkeys(lanes, whole)
+
+
+async def test_one_dead_reader_among_many_is_cut_and_the_others_lose_nothing() -> None:
+    count = 40
+    async with (
+        running(num_blocks=2000, max_num_seqs=64, send_timeout_s=0.2) as server,
+        server.socket(sock=small_window(server)) as dead,
+        AsyncExitStack() as stack,
+    ):
+        dead.connection.transport.pause_reading()
+        others = [await stack.enter_async_context(server.socket()) for _ in range(count)]
+        server.gate.close()
+        await dead.create("I am dead", max_output_tokens=20_000)
+        for number, each in enumerate(others):
+            await each.create(f"I am number {number}", max_output_tokens=40)
+        await eventually(lambda: server.service.bridge.num_open == count + 1)
+        server.gate.open()
+        for number, each in enumerate(others):
+            assert text_of(await each.until("response.incomplete")) == said(f"I am number {number}", 40)
+        # It could have gone on for long, had it not been cut.
+        await eventually(lambda: len(server.engine.ended) == count + 1)
+        assert server.is_idle
+        await eventually(lambda: len(server.server.server_state.connections) == count)
+        metrics = server.service.bridge._metrics.exposition().decode()
+        dead.connection.transport.abort()
+    assert 'tickwire:readers_cut_total{connection="websocket"} 1.0' in metrics
+    assert [end.reason for _, end in server.engine.ended.values()].count(FinishReason.ABORT) == 1
