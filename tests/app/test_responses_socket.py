@@ -290,6 +290,53 @@ async def test_what_waits_when_the_server_stops_is_told_so_and_the_lane_s_answer
         assert len(server.engine.submitted) == 1
 
 
+async def test_a_socket_that_breaks_with_everything_under_way_leaves_nothing() -> None:
+    async with running(max_num_seqs=2) as server, server.socket() as socket:
+        kept = (await socket.answer("kept"))[0]["response"]["id"]
+        server.gate.close()
+        for lane in "abc":
+            for text in ("runs", "waits"):
+                await socket.create(text, stream_id=lane, max_output_tokens=400, store=False)
+            await socket.send(type="response.resume", response_id=kept, stream_id=lane)
+        response_id = (await socket.until("response.created"))[-1]["response"]["id"]
+        await socket.send(type="response.steer", previous_response_id=response_id, input="no")
+        await socket.until("response.steer.accepted")
+        for _ in range(5):
+            await socket.send(type="response.stats", response_id=response_id)
+        await socket.send(type="ping")
+        await socket.until("pong")
+        socket.connection.transport.abort()
+        await eventually(lambda: len(server.engine.aborted) == 3)
+        server.gate.open()
+        await eventually(lambda: server.is_idle and not server.service._deliveries)
+        assert len(server.engine.submitted) == 4
+        assert list(server.app.state.responses.shelf._by_id) == [kept]
+        assert server.app.state.responses.shelf._by_id[kept].num_readers == 0
+
+
+async def test_every_cancel_is_counted_whatever_it_met() -> None:
+    async with running(max_num_seqs=4, prefill_chunk=16) as server, server.socket() as socket:
+        server.gate.close()
+        ids: list[str] = []
+        for lane in range(16):
+            text = "long " * 40 if lane % 2 else "short"
+            await socket.create(text, stream_id=str(lane), max_output_tokens=400)
+            ids.append((await socket.until("response.created"))[-1]["response"]["id"])
+            server.gate.step(lane % 3)
+        for response_id in ids:
+            await socket.send(type="response.cancel", response_id=response_id)
+            server.gate.step()
+        await eventually(lambda: len(server.engine.aborted) == 16)
+        server.gate.open()
+        ends = [(await socket.until("response.incomplete"))[-1]["response"] for _ in ids]
+        assert {end["id"] for end in ends} == set(ids)
+        assert {end["status"] for end in ends} == {"cancelled"}
+        metrics = server.service.bridge._metrics.exposition().decode()
+        assert 'request_success_total{finished_reason="abort"} 16.0' in metrics
+        for name in ("num_requests_running", "num_requests_waiting"):
+            assert f"tickwire:{name} 0.0" in metrics
+
+
 async def test_a_client_that_shows_no_sign_of_life_is_given_up() -> None:
     async with running() as server:
         config = server.server.config
