@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from app.protocol.responses import CreateResponse
-from tests.app.harness import PATIENCE, expected, running, said
+from tests.app.harness import PATIENCE, eventually, expected, running, said
 from tests.clients.cutting import cutting
 from tests.clients.environments import ENVIRONMENTS, environment
 from tests.clients.serving import ServerProcess, run_script, serving
@@ -21,6 +23,7 @@ from tickwire_client import (
     Answer,
     AnswerInterrupted,
     AuthenticationFailed,
+    Chat,
     Client,
     ConnectionRefused,
     Reconnect,
@@ -28,6 +31,7 @@ from tickwire_client import (
     ResponseGone,
     Settings,
     Status,
+    Unreachable,
 )
 
 PACKAGE = Path(__file__).resolve().parents[2] / "sdk" / "python"
@@ -191,6 +195,54 @@ async def test_a_line_that_breaks_all_the_time_still_brings_everything(server: S
             texts = [result.text for result in await asyncio.gather(*answers)]
         assert texts == [said(f"{number}", 12) for number in range(20)]
         assert proxy.cuts["always"] > 5
+
+
+async def converse(chat: Chat, rng: random.Random) -> None:
+    """Three turns, each with something done to it after some pieces."""
+    for turn in range(3):
+        deed, pieces = rng.choice(["read", "cancel", "steer", "look"]), rng.randrange(20)
+        answer, successor = chat.send(f"turn {turn}"), None
+        async for _ in answer:
+            pieces -= 1
+            if pieces >= 0:
+                continue
+            match deed:
+                case "cancel":
+                    answer.cancel()
+                case "steer" if not (successor or answer.has_ended):
+                    successor = answer.steer("more")
+                case "look" if pieces == -1:
+                    with suppress(Unreachable, RequestRefused):
+                        await answer.stats()
+        await answer
+        if successor:
+            await successor
+        numbers = [event.sequence_number async for event in answer.events()]
+        assert numbers == list(range(len(numbers)))
+
+
+async def test_whatever_is_done_over_lines_that_break_conversations_are_the_models_own(
+    server: ServerProcess,
+) -> None:
+    rng = random.Random(3)
+
+    async def talk(url: str) -> None:
+        async with Client(url, reconnect=AT_ONCE) as client:
+            chats = [client.chat(temperature=0.0, max_output_tokens=30) for _ in range(4)]
+            await asyncio.gather(*(converse(chat, rng) for chat in chats))
+        for chat in chats:
+            messages = list(chat.messages)
+            assert len(messages) >= 6
+            for index in range(1, len(messages), 2):
+                assert expected(messages[:index], 30).startswith(messages[index]["content"])
+
+    async with cutting(server.port) as proxy:
+        lines = ((name, rng.randrange(12, 80), rng.choice(["reset", "half"])) for name in range(6))
+        urls = [f"{proxy.url}?name={name}&after={after}&how={how}&times=1000" for name, after, how in lines]
+        await asyncio.gather(*map(talk, urls))
+        assert sum(proxy.cuts.values()) > 20
+    # What was asked twice because nothing came back may run a little longer.
+    await eventually(lambda: server.metrics()["tickwire:num_requests_running"] == 0)
 
 
 async def start_anew(server: ServerProcess) -> ServerProcess:
