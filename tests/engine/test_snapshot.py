@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from engine.config import Admission
 from engine.engine import Engine
-from engine.snapshot import Snapshot, take_snapshot
+from engine.request import Priority
+from engine.scheduler import Plan
+from engine.snapshot import Progress, Snapshot, look_at, take_snapshot
 from tests.fakes import make_engine, make_request, run_until_idle
 
 
@@ -87,3 +89,69 @@ def test_the_queue_is_shown_by_session_and_sessions_are_not_named():
     assert count == 5
     assert session != picture.running[0].session
     assert "key" not in repr(picture)
+
+
+# -- one sequence ----------------------------------------------------------------------------------------
+
+
+def progress(engine: Engine, sequence_id: str) -> Progress | None:
+    """As the books stand between two ticks."""
+    return look_at(engine.scheduler, sequence_id)
+
+
+def test_a_sequence_is_shown_on_its_way():
+    engine, _, _ = make_engine(max_num_seqs=1, prefill_chunk=16, token_budget=16)
+    engine.submit(make_request("a", "x" * 40, max_tokens=3))
+    assert progress(engine, "a") is None  # it has not arrived yet
+    engine.tick()
+    found = progress(engine, "a")
+    assert found is not None
+    assert (found.queue_position, found.prompt_tokens, found.computed_tokens) == (None, 40, 16)
+    assert (found.output_tokens, found.first_token) == (0, None)
+    assert found.admitted is not None
+    engine.tick()
+    engine.tick()
+    engine.tick()
+    found = progress(engine, "a")
+    assert found is not None
+    assert (found.computed_tokens, found.output_tokens) == (40, 2)
+    assert found.first_token is not None
+    engine.tick()
+    assert progress(engine, "a") is None
+
+
+def test_what_another_has_computed_is_shown_as_cached():
+    engine, _, _ = make_engine()
+    engine.submit(make_request("a", "x" * 40, max_tokens=1))
+    run_until_idle(engine)
+    engine.submit(make_request("b", "x" * 40, max_tokens=5))
+    engine.tick()
+    found = progress(engine, "b")
+    assert found is not None
+    assert (found.cached_tokens, found.computed_tokens, found.preemptions) == (32, 40, 0)
+
+
+def test_places_in_the_queue_are_in_the_order_of_arrival_and_of_class():
+    engine, _, _ = make_engine(max_num_seqs=1)
+    for name, priority in (
+        ("a", Priority.INTERACTIVE),
+        ("b", Priority.BATCH),
+        ("c", Priority.INTERACTIVE),
+        ("d", Priority.INTERACTIVE),
+        ("e", Priority.BATCH),
+    ):
+        engine.submit(replace(make_request(name, "hello", max_tokens=9), priority=priority))
+    engine.tick()
+
+    def positions() -> dict[str, int | None]:
+        found = {name: progress(engine, name) for name in "abcde"}
+        return {name: each.queue_position for name, each in found.items() if each is not None}
+
+    assert positions() == {"a": None, "c": 0, "d": 1, "b": 2, "e": 3}
+    engine.scheduler._preempt(engine.scheduler.running["a"], Plan())
+    assert positions() == {"a": 0, "c": 1, "d": 2, "b": 3, "e": 4}
+    found = progress(engine, "a")
+    assert found is not None
+    assert (found.computed_tokens, found.output_tokens, found.preemptions) == (0, 1, 1)
+    run_until_idle(engine)
+    assert positions() == {}
