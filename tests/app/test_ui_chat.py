@@ -459,8 +459,9 @@ async def test_an_answer_goes_on_with_nobody_to_read_it() -> None:
                     server.gate.step()
                     await chat.read(OPENING + count + 1)
                 chat.cut()
+            await eventually(lambda: not server.server.server_state.connections)
             server.gate.open()
-            await eventually(lambda: server.is_idle and not server.server.server_state.connections)
+            await eventually(lambda: server.is_idle)
             async with client(server) as again:
                 await again.resume(numbers_of(chat.frames["r"])[-1])
                 _, *rest = await again.rest()
