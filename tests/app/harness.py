@@ -185,8 +185,8 @@ class RunningServer:
         return f"http://127.0.0.1:{self.port}"
 
     @asynccontextmanager
-    async def socket(self, **options: Any) -> AsyncIterator[Socket]:
-        url = f"ws://127.0.0.1:{self.port}/v1/responses"
+    async def socket(self, path: str = "/v1/responses", **options: Any) -> AsyncIterator[Socket]:
+        url = f"ws://127.0.0.1:{self.port}{path}"
         async with connect(url, max_size=None, compression=None, **options) as connection:
             yield Socket(connection)
 

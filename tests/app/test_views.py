@@ -4,6 +4,7 @@ the same counts. A new way to read answers is one more entry of VIEWS."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -76,6 +77,30 @@ async def chat_stream(server: RunningServer, ask: Ask) -> Told:
     return of_chat(last["usage"], "".join(each["delta"].get("content", "") for each in choices), finish)
 
 
+def completion_body(ask: Ask) -> dict[str, Any]:
+    prompt = f"user:{ask.text};"  # what the template makes of the text
+    return {"prompt": prompt, "max_tokens": ask.max_tokens, "temperature": 0, **ask.fields}
+
+
+async def completion_json(server: RunningServer, ask: Ask) -> Told:
+    async with server.http() as http:
+        whole = (await http.post("/v1/completions", json=completion_body(ask))).json()
+    (choice,) = whole["choices"]
+    return of_chat(whole["usage"], choice["text"], choice["finish_reason"])
+
+
+async def completion_stream(server: RunningServer, ask: Ask) -> Told:
+    body = completion_body(ask) | {"stream": True, "stream_options": {"include_usage": True}}
+    async with server.http() as http:
+        content = (await http.post("/v1/completions", json=body)).text
+    *events, done = [block.removeprefix("data: ") for block in content.split("\n\n") if block]
+    assert done == "[DONE]"
+    *chunks, last = [orjson.loads(event) for event in events]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    (finish,) = [each["finish_reason"] for each in choices if each["finish_reason"]]
+    return of_chat(last["usage"], "".join(each["text"] for each in choices), finish)
+
+
 async def response_json(server: RunningServer, ask: Ask) -> Told:
     async with server.http() as http:
         response = (await http.post("/v1/responses", json=response_body(ask))).json()
@@ -106,13 +131,31 @@ async def response_socket(server: RunningServer, ask: Ask) -> Told:
     return of_response(events[-1]["response"], text_of(events))
 
 
+async def ui_chat(server: RunningServer, ask: Ask) -> Told:
+    message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": ask.text}]}
+    body = {"max_tokens": ask.max_tokens, "temperature": 0, **ask.fields}
+    head = {"type": "send", "requestId": "r", "id": secrets.token_hex(8), "trigger": "submit-message"}
+    frames = []
+    async with server.socket("/api/chat") as socket:
+        await socket.send(**head, messages=[message], headers={}, body=body)
+        while (frame := await socket.event())["type"] != "end":
+            frames.append(frame["chunk"])
+    (finish,) = [each for each in frames if each["type"] == "finish"]
+    usage = finish["messageMetadata"]["usage"]
+    text = "".join(each["delta"] for each in frames if each["type"] == "text-delta")
+    return Told(text, usage["inputTokens"], usage["outputTokens"], finish["finishReason"] == "length")
+
+
 VIEWS: dict[str, View] = {
     "chat completions, JSON": chat_json,
     "chat completions, events": chat_stream,
+    "completions, JSON": completion_json,
+    "completions, events": completion_stream,
     "responses, JSON": response_json,
     "responses, events": response_stream,
     "responses, retrieved": response_retrieved,
     "responses, socket": response_socket,
+    "chats of the AI SDK": ui_chat,
 }
 
 ASKS = [
