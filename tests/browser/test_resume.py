@@ -68,6 +68,7 @@ async def test_a_reload_before_the_first_token_and_two_tabs(context: BrowserCont
         await expect(last_answer(other)).to_contain_text("Waiting for the first token")
         server.gate.open()
         assert await whole_text(page) == await whole_text(other)
+        await other.close()
 
 
 async def test_an_answer_that_nobody_came_back_to_says_so(context: BrowserContext) -> None:
