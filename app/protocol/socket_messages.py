@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import BeforeValidator, Field
 
 from app.protocol.errors import ApiError, shown
@@ -200,8 +201,17 @@ def _steer(message: dict[str, Any], size: int) -> Steer:
         ]
         refuse_empty((as_message("user", [part.text for part in each.content]) for each in messages), "input")
     except ApiError as error:
-        return Steer(target if isinstance(target, str) else "", given, [], size, error)
+        return Steer(target if isinstance(target, str) else "", _writable(given), [], size, error)
     return Steer(steer.previous_response_id, given, messages, size)
+
+
+def _writable(value: object) -> object:
+    """JSON may be nested so deeply that it can be read and not be written: null then."""
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return None
+    return value
 
 
 def _lane_of(message: dict[str, Any]) -> str | None:

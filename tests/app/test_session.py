@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -557,6 +557,74 @@ def test_accepted_input_that_will_not_be_used_is_given_back(end: str) -> None:
     assert {each["error"]["code"] for each in failures} == {"successor_creation_failed"}
     assert {each["stream_id"] for each in failures} == {"a"}
     assert session.is_idle
+
+
+# -- any message -----------------------------------------------------------------------------------------
+
+KINDS = (
+    "response.create",
+    "response.cancel",
+    "response.resume",
+    "response.steer",
+    "response.stats",
+    "session.auth",
+    "ping",
+)
+FIELDS = (
+    "type", "stream_id", "response_id", "previous_response_id", "input", "starting_after", "token", "id",
+    "generate", "instructions", "metadata", "store", "stream", "x",
+)  # fmt: skip
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.sampled_from(["r1", "a", "user", "hello"])
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "role", "content", "text", "y"]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+MESSAGES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6).flatmap(
+    lambda message: st.sampled_from(KINDS).map(lambda kind: {"type": kind} | message)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MESSAGES | VALUES, min_size=1, max_size=4))
+def test_no_message_is_without_an_effect_that_can_be_written(messages: list[Any]) -> None:
+    session = new_session()
+    steered(session)
+    for message in messages:
+        effects = session.take(understand(orjson.dumps(message).decode()))
+        assert effects or session.num_waiting
+        for effect in effects:
+            if isinstance(effect, Send):
+                orjson.dumps(effect.event)
+
+
+@given(st.text())
+@settings(max_examples=100, deadline=None)
+def test_no_text_is_without_an_answer(text: str) -> None:
+    (effect,) = new_session().take(understand(text))
+    assert isinstance(effect, Send)
+
+
+def test_input_that_is_nested_too_deeply_to_be_written_is_not_given_back() -> None:
+    deep = "[" * 500 + "]" * 500
+    for message in (
+        f'{{"type": "response.steer", "previous_response_id": "r1", "input": {deep}}}',
+        f'{{"type": "response.create", "input": {deep}}}',
+        f'{{"type": "response.cancel", "response_id": {deep}}}',
+    ):
+        (effect,) = new_session().take(understand(message))
+        assert isinstance(effect, Send)
+        assert orjson.loads(orjson.dumps(effect.event))["error"]["message"]
 
 
 # -- any order -------------------------------------------------------------------------------------------
