@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import shutil
 import subprocess
@@ -11,8 +12,10 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from app.protocol.responses import CreateResponse
 from tests.app.harness import PATIENCE, eventually, expected, running, said
@@ -33,6 +36,8 @@ from tickwire_client import (
     Status,
     Unreachable,
 )
+from tickwire_client.client import socket_url
+from tickwire_client.testing import FakeServer
 
 PACKAGE = Path(__file__).resolve().parents[2] / "sdk" / "python"
 AT_ONCE = Reconnect(first=0.001, longest=0.05, attempts=1000)
@@ -285,6 +290,63 @@ async def test_keys_and_messages_that_are_refused() -> None:
             with pytest.raises((ConnectionRefused, AnswerInterrupted), match="1009"):
                 await client.chat(**EXACT).send("hello" * 1000)
             assert (await client.chat(**EXACT).send("hello")).text == said("hello", 12)
+
+
+def is_like(fake: object, real: object) -> bool:
+    """What a fake says has the shape of what is real, perhaps without all of its fields."""
+    if isinstance(fake, dict) and isinstance(real, dict):
+        return all(name in real and is_like(value, real[name]) for name, value in fake.items())
+    numbers = isinstance(fake, int | float) and isinstance(real, int | float)
+    return fake is None or real is None or numbers or type(fake) is type(real)
+
+
+REPLIES = {"ping": "pong", "response.stats": "response.stats", "response.steer": "response.steer.failed"}
+
+
+async def said_to(url: str, *messages: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The first frame of each type that comes back, until every message has its reply: that, or in its lane
+    the end of a response."""
+    frames: dict[str, dict[str, Any]] = {}
+    async with connect(socket_url(url)) as connection:
+        for message in messages:
+            await connection.send(json.dumps(message))
+        lanes = {message["stream_id"] for message in messages if "stream_id" in message}
+        replies = {REPLIES[message["type"]] for message in messages if "stream_id" not in message}
+        while lanes or not replies <= set(frames):
+            frame = json.loads(await connection.recv())
+            frames.setdefault(frame["type"], frame)
+            if frame["type"] in ("response.completed", "response.incomplete", "error"):
+                lanes.discard(frame.get("stream_id"))
+    return frames
+
+
+async def test_the_server_for_tests_speaks_like_the_real_one(server: ServerProcess) -> None:
+    create = {"type": "response.create", "temperature": 0, "max_output_tokens": 5}
+
+    async def dialogue(url: str) -> dict[str, dict[str, Any]]:
+        frames = await said_to(
+            url,
+            create | {"input": "Hello", "stream_id": "told"},
+            create | {"input": "Hello", "stream_id": "warm", "generate": False},
+            create | {"input": "Hello", "stream_id": "no", "previous_response_id": "resp_none"},
+            {"type": "response.resume", "response_id": "resp_none", "stream_id": "gone"},
+            {"type": "response.steer", "previous_response_id": "resp_none", "input": "Hi"},
+            {"type": "ping", "id": "1"},
+        )
+        response_id = frames["response.created"]["response"]["id"]
+        return frames | await said_to(
+            url,
+            {"type": "response.resume", "response_id": response_id, "stream_id": "again"},
+            {"type": "response.stats", "response_id": response_id},
+        )
+
+    async with FakeServer() as fake_server:
+        fake, real = await dialogue(fake_server.url), await dialogue(server.base_url)
+    # The real answer reaches its limit, that of the fake does not.
+    assert set(fake) - set(real) <= {"response.completed"}
+    assert {"response.resumed", "error", "response.output_text.delta"} <= set(fake)
+    for kind in set(fake) & set(real):
+        assert is_like(fake[kind], real[kind]), (fake[kind], real[kind])
 
 
 def test_every_setting_is_one_of_the_server_and_none_is_missing() -> None:

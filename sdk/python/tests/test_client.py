@@ -26,6 +26,7 @@ from tickwire_client import (
     ResponseCompleted,
     ResponseCreated,
     ResponseGone,
+    Result,
     Status,
     SteerRefused,
     Unreachable,
@@ -181,7 +182,9 @@ async def be_cancelled(client: Client) -> None:
 
 
 @pytest.mark.parametrize("leave", [leave_early, be_cancelled])
-async def test_who_leaves_has_the_answer_cancelled(server: FakeServer, client: Client, leave) -> None:
+async def test_who_leaves_has_the_answer_cancelled(
+    server: FakeServer, client: Client, leave: Callable[[Client], Any]
+) -> None:
     server.say(*WORDS, pause_after=1)
     await leave(client)
     [cancel] = await server.received("response.cancel")
@@ -308,6 +311,7 @@ async def test_closing_while_the_server_says_nothing_leaves_nobody_waiting(
     interrupted, never_begun = await reading
     assert isinstance(interrupted, AnswerInterrupted)
     assert isinstance(interrupted.__cause__, ClientClosed)
+    assert isinstance(never_begun, Result)
     assert never_begun.status is Status.CANCELLED
     assert waiting.has_ended
 

@@ -9,6 +9,8 @@ import re
 import types
 from pathlib import Path
 
+import pytest
+
 from tickwire_client.testing import FakeServer
 
 PACKAGE = Path(__file__).parents[1]
@@ -16,7 +18,7 @@ README = (PACKAGE / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-async def test_every_example_runs(capsys) -> None:
+async def test_every_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(BLOCKS) > 5
     names: dict[str, object] = {}
     async with asyncio.timeout(20.0), FakeServer() as server:

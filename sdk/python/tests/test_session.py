@@ -44,7 +44,7 @@ class Tries(Backend):
         self.tries[content] += 1
         text = f"({content}, {self.tries[content]}) {TEXT}"
         self.said.setdefault(content, []).append(text)
-        deltas = []
+        deltas: list[str] = []
         while text:
             size = self.sizes[len(deltas) % len(self.sizes)]
             deltas.append(text[:size])
@@ -194,7 +194,7 @@ def test_whatever_is_done_everything_ends_and_nothing_partial_counts_as_whole(
         assert call.has_ended
         assert is_whole(call)
         assert call.error is None or isinstance(call.error, ResponseGone | SteerRefused)
-        content = call.turn and call.turn.content
+        content = call.turn.content if call.turn else None
         assert content is not None
         assert any(text.startswith(call.text) for text in [*backend.said.get(content, []), ""])
         if call.response is None:
