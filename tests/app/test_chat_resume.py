@@ -4,6 +4,7 @@ reset, nothing is lost and nothing comes twice."""
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -216,6 +217,36 @@ async def test_one_answer_may_be_cut_at_every_event() -> None:
     assert everything.numbers == list(range(NUM_EVENTS))
     assert everything.text() == said("hello", TOKENS)
     assert everything.finishes() == [0]
+
+
+async def test_many_that_are_cut_all_the_time_get_all_of_their_answers() -> None:
+    """With less memory than they want, so that answers are preempted and computed again as well."""
+
+    async def talk(server: RunningServer, index: int) -> Events:
+        dice = random.Random(index)
+        messages = [{"role": "user", "content": f"number {index}"}]
+        everything = await first_events(server, dice.randint(1, 9), messages=messages, max_tokens=40)
+        while not everything.is_done:
+            after = {"starting_after": everything.numbers[-1]} if everything.numbers else {}
+            path = f"{COMPLETIONS}/{everything.completion_id}"
+            async with (
+                server.http() as http,
+                http.stream("GET", path, params={"stream": "true", **after}) as response,
+            ):
+                wanted = len(everything.chunks) + dice.randint(1, 9)
+                async for event in events_in(response):
+                    everything.take(event)
+                    if len(everything.chunks) == wanted:
+                        break
+        return everything
+
+    async with running(num_blocks=14, max_num_seqs=8) as server:
+        answers = await asyncio.gather(*(talk(server, index) for index in range(12)))
+        assert server.stats().num_preemptions > 0
+    for index, everything in enumerate(answers):
+        assert everything.numbers == list(range(len(everything.numbers)))
+        assert everything.text() == said(f"number {index}", 40)
+        assert everything.finishes() == [0]
 
 
 async def test_any_number_of_readers_get_the_same_from_wherever_they_begin() -> None:
