@@ -6,6 +6,7 @@ import { AbstractChat, generateText, streamText, WebSocketChatTransport } from "
 import WS from "ws";
 
 const [baseURL, apiKey, ...names] = process.argv.slice(2);
+const LONG = 2000; // tokens of an answer that is not to end by itself
 const socketURL = baseURL.replace("/v1", "/api/chat");
 
 /** The state of a page, and someone who looks at it after every change. */
@@ -123,16 +124,17 @@ const scenarios = {
 
   async stop() {
     const wire = transport();
-    const page = new Page(wire, { max_tokens: 50_000 });
+    const page = new Page(wire, { max_tokens: LONG });
     const asked = page.ask("long");
     await begun(page);
     await page.stop();
     await asked;
     const [{ isAbort }] = page.finishes;
-    page.options.body.max_tokens = 5;
-    await page.ask("more");
+    const other = new Page(wire, { max_tokens: 5 });
+    other.state.messages = page.messages;
+    await other.ask("more");
     wire.close();
-    return { isAbort, stopped: page.told[1][1], status: page.status, after: page.told.at(-1)[1] };
+    return { isAbort, stopped: page.told[1][1], status: page.status, after: other.told.at(-1)[1] };
   },
 
   /** The connection is cut while an answer is told, and the SDK takes the answer up again: several times. */
@@ -177,7 +179,7 @@ const scenarios = {
     const streamed = streamText({
       model,
       prompt: "long",
-      maxOutputTokens: 50_000,
+      maxOutputTokens: LONG,
       temperature: 0,
       maxRetries: 0,
       abortSignal: stop.signal,
