@@ -46,6 +46,11 @@ class QueuePlaces:
         self._taken: Counter[str] = Counter()
         self._num_taken = 0
         self._freed: deque[float] = deque(maxlen=_REMEMBERED)
+        """When places became free, by a clock that stands while none is taken: of a time in which nobody
+        waited, nobody's wait should be made."""
+        self._stood_at = 0.0
+        """That clock's time when it last began to run."""
+        self._runs_since = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -82,17 +87,25 @@ class QueuePlaces:
             if self._num_taken + count > self._places:
                 wait = self._wait_for(self._num_taken + count - self._places, now)
                 raise QueueFull(self._num_taken, self._places, of_session=False, retry_after=wait)
+            if not self._num_taken:
+                self._runs_since = now
             self._taken[session] += count
             self._num_taken += count
 
     def free(self, session: str, now: float) -> None:
         """Frees one place."""
         with self._lock:
+            self._freed.append(self._clock(now))
             self._num_taken -= 1
+            if not self._num_taken:
+                self._stood_at = self._freed[-1]
             self._taken[session] -= 1
             if not self._taken[session]:
                 del self._taken[session]
-            self._freed.append(now)
+
+    def _clock(self, now: float) -> float:
+        # Threads read their times before they come here, so one may be a little behind.
+        return self._stood_at + (max(0.0, now - self._runs_since) if self._num_taken else 0.0)
 
     def _wait_for(self, count: int, now: float) -> float:
         """Seconds in which `count` places will be freed, at the rate of the recent past. While nothing is
@@ -100,4 +113,4 @@ class QueuePlaces:
         if len(self._freed) < 2:
             return _UNKNOWN_RATE_S
         usual = (self._freed[-1] - self._freed[0]) / (len(self._freed) - 1)
-        return min(count * max(usual, now - self._freed[-1]), _LONGEST_WAIT_S)
+        return min(count * max(usual, self._clock(now) - self._freed[-1]), _LONGEST_WAIT_S)

@@ -43,6 +43,20 @@ def test_places_are_free_again_in_what_the_recent_rate_says() -> None:
     assert places.room("b", 4.0).free_in == pytest.approx(37 * 2.0), "all that wait are 37"
 
 
+def test_times_in_which_nobody_waited_make_nobody_s_wait() -> None:
+    """One request a minute, each of which waits for half a second: then many at once."""
+    places = QueuePlaces(places=4, per_session=4)
+    for minute in range(0, 600, 60):
+        places.take("a", 1, minute)
+        places.free("a", minute + 0.5)
+    places.take("b", 4, 3600.0)
+    assert places.room("b", 3600.0).free_in == pytest.approx(4 * 0.5)
+    with pytest.raises(QueueFull) as full:
+        places.take("a", 2, 3600.0)
+    assert full.value.retry_after == pytest.approx(2 * 0.5)
+    assert places.room("b", 3610.0).free_in == pytest.approx(4 * 10.0), "nothing became free for ten seconds"
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [
