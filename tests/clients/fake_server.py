@@ -1,7 +1,8 @@
 """The real server as a process of its own, over the fake model: `python -m tests.clients.fake_server OPTIONS`
 
 OPTIONS is a JSON object: further fields of the engine's configuration, `sampling`, true for a model that
-samples, and `settings`, an object of the server's settings. The server listens on a free port, says so on its
+samples, `never_ends`, false for one that says when it is done, `tick_s`, the seconds that a forward pass
+takes, and `settings`, an object of the server's settings. The server listens on a free port, says so on its
 first line, and then prints a JSON line for each request that was aborted: the ticks in which the abort came
 in and in which the request was over.
 """
@@ -33,7 +34,12 @@ def say(**fields: object) -> None:
 
 
 def make_engine(
-    publish: Callable[[list[Event]], None], *, sampling: bool = False, tick_s: float = TICK_S, **fields: Any
+    publish: Callable[[list[Event]], None],
+    *,
+    sampling: bool = False,
+    never_ends: bool = True,
+    tick_s: float = TICK_S,
+    **fields: Any,
 ) -> Engine:
     def watched(events: list[Event]) -> None:
         for event in events:
@@ -47,7 +53,7 @@ def make_engine(
         publish(events)
 
     config = EngineConfig(**{"num_blocks": 4096, "max_model_len": 4096 * 16} | fields)
-    runner = (SamplingRunner if sampling else FakeRunner)(config.num_blocks)
+    runner = (SamplingRunner if sampling else FakeRunner)(config.num_blocks, never_ends)
     runner.during = lambda: time.sleep(tick_s)
     engine = WatchedEngine(runner, fake_vocabulary(), config, watched)
     return engine
