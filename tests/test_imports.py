@@ -31,7 +31,11 @@ PURE = [
         "waiting",
     )
 ]  # fmt: skip
-PROTOCOL = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "app/protocol").glob("*.py"))
+PROTOCOL = sorted(
+    str(path.relative_to(ROOT))
+    for folder in ("protocol", "spec")
+    for path in (ROOT / "app" / folder).glob("*.py")
+)
 FORBIDDEN = {
     **dict.fromkeys(PURE, NETWORK | TENSORS),
     **dict.fromkeys(PROTOCOL, NETWORK | TENSORS),
