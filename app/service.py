@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -92,6 +92,7 @@ class Service:
         second, and whoever reads a socket should not wait for them."""
         # A model on all cores waits, in every one of its loops, for the core that something else has.
         self._encoders = Worker("tickwire-encode", threads=2, inline=INLINE_CHARACTERS, niceness=10)
+        self._counting = asyncio.Lock()
         self._draining = False
         self._deliveries = 0
         self._idle = asyncio.Event()
@@ -169,7 +170,10 @@ class Service:
         Raises:
             ApiError: the template refuses the messages.
         """
-        return await self._encoders.do(prompt.size, lambda: self._encode(prompt))
+        is_large = prompt.size > INLINE_CHARACTERS
+        # Whoever only counts leaves a thread to those who want an answer.
+        async with self._counting if is_large else nullcontext():
+            return await self._encoders.do(prompt.size, lambda: self._encode(prompt))
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from app.protocol.tokens import TokenTexts
 from engine.detokenizer import Vocabulary
-from tests.app.harness import MODEL, fake_prompt, running
+from tests.app.harness import MODEL, PATIENCE, eventually, fake_prompt, running
 from tests.fakes import ALPHABET, EOS, fake_ids, fake_vocabulary
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -60,6 +62,26 @@ async def test_large_texts_go_and_come_back_too() -> None:
         back = (await http.post("/v1/detokenize", json={"tokens": answer["tokens"]})).json()
     assert (answer["count"], "".join(answer["token_strs"])) == (100_000, text)
     assert back["prompt"] == text
+
+
+async def test_whoever_counts_leaves_room_for_those_who_want_an_answer() -> None:
+    large = "long " * 1000
+    may_go = threading.Event()
+
+    def slow(text: str) -> list[int]:
+        may_go.wait(PATIENCE)
+        return list(fake_ids(text))
+
+    async with running() as server, server.http() as http:
+        object.__setattr__(server.service.model, "encode_text", slow)
+        counts = [asyncio.create_task(http.post("/v1/tokenize", json={"prompt": large})) for _ in range(3)]
+        await eventually(lambda: server.service._counting.locked())
+        body = {"messages": [{"role": "user", "content": large}], "max_tokens": 1}
+        answer = await http.post("/v1/chat/completions", json=body)
+        assert not any(count.done() for count in counts)
+        may_go.set()
+        assert [(await count).json()["count"] for count in counts] == [len(large)] * 3
+    assert answer.status_code == 200
 
 
 REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
