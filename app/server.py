@@ -148,7 +148,7 @@ class Server(uvicorn.Server):
 
     The first SIGTERM or SIGINT: /readyz turns red, no new work is taken, running answers get
     `shutdown_timeout_s`, the rest are cut with their last event, then sockets close with 1012 (come back).
-    A second signal ends it at once.
+    A second signal ends it at once, that is, after the tick in which it comes.
     """
 
     def __init__(self, app: Starlette, settings: Settings, on_ready: Callable[[int], None]) -> None:
@@ -258,8 +258,10 @@ def serve(settings: Settings) -> int:
 
 
 def listen(host: str, port: int, send_timeout_s: float = 0.0) -> socket.socket:
-    """A listening socket whose connections keep little unsent, and not for longer than `send_timeout_s`
-    (0: as long as the system likes).
+    """A listening socket whose connections keep little unsent, and that not for long.
+
+    Args:
+        send_timeout_s: the system waits twice as long for a client to take something; 0: as long as it likes.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -268,8 +270,9 @@ def listen(host: str, port: int, send_timeout_s: float = 0.0) -> socket.socket:
     listening = socket.create_server((host, port), family=family, backlog=2048)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # Also of connections that are closed already, as far as we are concerned, and of peers that vanished.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(send_timeout_s * 1000))
+        # For those whom nobody else waits for: peers that vanished, and connections that were closed with
+        # something unsent. Who takes nothing of a stream was cut before.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(2000 * send_timeout_s))
     return listening
 
 

@@ -103,6 +103,8 @@ class HttpConnection(HttpToolsProtocol):
         self._wait(self._wire.handshake_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, TimeoutError):
+            self._wire.cut["http"] += 1  # by the system
         self._stop_waiting()
         if self._lingering is not None:
             self._lingering.cancel()
@@ -287,6 +289,8 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.transport.set_write_buffer_limits(high=MAX_UNSENT)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, TimeoutError):
+            self._wire.cut["websocket"] += 1  # by the system
         if self._lingering is not None:
             self._lingering.cancel()
         if self._reading is not None:

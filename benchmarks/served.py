@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -40,6 +40,16 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 ROWS = 512
 CONTEXT = 2048
 NUM_BLOCKS = 40_000
+
+
+class State(NamedTuple):
+    """Of the server, at a moment."""
+
+    num_running: int
+    """Sequences."""
+    num_held_blocks: int
+    num_cut: int
+    """Readers, ever."""
 
 
 class _PacedRunner(SimulatedRunner):
@@ -119,9 +129,9 @@ def _serve(pipe: Connection, settings: dict[str, Any]) -> None:
                 case ("times",):
                     pipe.send({name: list(times) for name, times in clocked[0].times.items()})
                     clocked[0].times.clear()
-                case ("stats",):
-                    stats = app.state.service.bridge.stats()
-                    pipe.send((stats.num_running, stats.num_blocks - stats.num_free_blocks))
+                case ("state",):
+                    stats, cut = app.state.service.bridge.stats(), app.state.wire.cut["websocket"]
+                    pipe.send(State(stats.num_running, stats.num_blocks - stats.num_free_blocks, cut))
                 case ("stop",):
                     server.should_exit = True
                     return
@@ -145,10 +155,9 @@ class ServerProcess:
         """Request -> when each of its tokens was ready, ns. Of all since it was last asked."""
         return {name: np.array(each) for name, each in self._ask("times").items()}
 
-    def running(self) -> tuple[int, int]:
-        """Sequences that run, and blocks that are held."""
-        held: tuple[int, int] = self._ask("stats")
-        return held
+    def state(self) -> State:
+        state: State = self._ask("state")
+        return state
 
     @property
     def rss(self) -> int:
@@ -235,9 +244,9 @@ class Client(asyncio.Protocol):
     def send(self, text: bytes) -> None:
         self.transport.write(Frame(Opcode.TEXT, text).serialize(mask=True))
 
-    def create(self, tokens: int) -> None:
-        fields = {"type": "response.create", "input": "hello", "max_output_tokens": tokens}
-        self.send(orjson.dumps(fields | {"store": False}))
+    def create(self, tokens: int, lane: str | None = None) -> None:
+        fields: dict[str, Any] = {"type": "response.create", "input": "hello", "max_output_tokens": tokens}
+        self.send(orjson.dumps(fields | {"store": False} | ({} if lane is None else {"stream_id": lane})))
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Each text frame that came as a whole, and when its last byte did."""

@@ -14,9 +14,9 @@ import pytest
 
 from app import transport
 from app.server import listen
-from app.transport import MAX_HEAD_BYTES, MAX_HEADERS
+from app.transport import MAX_HEAD_BYTES, MAX_HEADERS, SocketConnection
 from tests.app.harness import MODEL, PATIENCE, RunningServer, eventually, running, said, text_of
-from tests.fuzz.wire import HANDSHAKE
+from tests.fuzz.wire import HANDSHAKE, PONG, TEXT, close, frame, raw_socket
 
 SOON = 0.05
 """The handshake timeout, seconds."""
@@ -231,4 +231,105 @@ def test_connections_keep_little_unsent_and_not_for_long() -> None:
             sndbuf = accepted.getsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF)
             assert sndbuf <= 2 * 128 * 1024
             if hasattr(sockets, "TCP_USER_TIMEOUT"):
-                assert accepted.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT) == 1500
+                assert accepted.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT) == 3000
+
+
+# -- sockets ---------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_shows_no_sign_of_life_is_closed_on() -> None:
+    async with running() as server:
+        config = server.server.config
+        assert config.ws_ping_interval + config.ws_ping_timeout <= 40
+        config.ws_ping_interval = config.ws_ping_timeout = SOON
+        async with raw_socket(server.port, "/v1/responses") as dead, server.socket() as alive:
+            assert await dead.closed_with() == (1011, "keepalive ping timeout")
+            assert text_of(await alive.answer("hello")) == said("hello", 8)
+        await eventually(lambda: server.app.state.wire.closes[1011])
+
+
+async def test_a_client_with_thousands_of_frames_lets_the_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read_on, turns = SocketConnection._read_on, []
+
+    def counted(self: SocketConnection) -> None:
+        read_on(self)
+        turns.append(self._num_read)
+
+    monkeypatch.setattr(SocketConnection, "_read_on", counted)
+    async with running() as server, raw_socket(server.port, "/v1/responses") as socket:
+        socket.send(frame(PONG) * 20_000)
+        assert await socket.is_alive()
+    # A piece more may have been begun.
+    assert max(turns) < transport.FRAMES_AT_ONCE + transport.PIECE
+    assert sum(turns) > 19_000
+
+
+async def test_a_connection_that_is_being_closed_does_not_stop_the_server_s_end() -> None:
+    """Its last bytes are not taken, so it stays until it is dropped."""
+    async with running(num_blocks=2000) as server:
+        server.runner.script = lambda context: 1 + len(context) % 60
+        connection = sockets.socket()
+        connection.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        reader, writer = await asyncio.open_connection(sock=connection)
+        writer.write(UPGRADE)
+        assert await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        ask = {"type": "response.create", "input": "hello", "max_output_tokens": 3000}
+        writer.write(b"".join(frame(TEXT, orjson.dumps(ask | {"stream_id": lane})) for lane in "abcd"))
+        (ours,) = server.server.server_state.connections
+        await eventually(lambda: ours.is_full)
+        writer.write(close(1000))
+        await eventually(lambda: not ours.is_open)
+    writer.transport.abort()
+
+
+async def test_closes_from_both_ends_at_once_are_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as server:
+        for _ in range(20):
+            async with raw_socket(server.port, "/api/chat") as socket:
+                # No request: the server closes, and so does the client, in three ways.
+                socket.send(frame(TEXT, b"{}"), close(1000))
+                assert (await socket.closed_with())[0] in (1000, 1008)
+            async with raw_socket(server.port, "/api/chat") as socket:
+                socket.send(frame(TEXT, b"{}"))
+                socket.writer.write_eof()
+                async with asyncio.timeout(PATIENCE):
+                    await socket.reader.read()
+            async with raw_socket(server.port, "/v1/responses") as socket:
+                socket.send(frame(TEXT, b'{"type": "response.create", "input": "hello"}'))
+        async with raw_socket(server.port, "/v1/responses") as socket:
+            server.server.stop()
+            socket.send(close(1000))
+            assert (await socket.closed_with())[0] in (1000, 1012)
+    assert [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"] == []
+
+
+async def test_what_goes_out_and_how_it_ends_is_counted() -> None:
+    async with running() as server:
+        async with server.socket() as socket:
+            events = await socket.answer("hello")
+        async with raw_socket(server.port, "/v1/responses") as raw:
+            raw.send(close(4999))
+            await raw.closed_with()
+        async with raw_socket(server.port, "/v1/responses") as raw:
+            raw.send(frame(3))
+            await raw.closed_with()
+        async with raw_socket(server.port, "/v1/responses"):
+            pass
+        await eventually(lambda: not server.server.server_state.connections)
+        page = server.service.bridge._metrics.exposition().decode()
+    counts = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("tickwire:"))
+    assert float(counts["tickwire:websocket_frames_sent_total"]) == len(events)
+    size = sum(len(orjson.dumps(event)) for event in events)
+    assert size < float(counts["tickwire:websocket_bytes_sent_total"]) <= size + 4 * len(events)
+    assert float(counts["tickwire:websocket_connections_total"]) == 4
+    assert float(counts["tickwire:websocket_connection_duration_seconds_count"]) == 4
+    closes = {
+        name.split('"')[1]: float(count)
+        for name, count in counts.items()
+        if name.startswith("tickwire:websocket_closes_total{") and float(count)
+    }
+    assert closes == {"1000": 1, "other": 1, "1002": 1, "1006": 1}
