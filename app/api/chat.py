@@ -60,7 +60,7 @@ class ChatCompletions:
             if (completion_id := scope["path_params"].get("completion_id")) is not None:
                 query = QueryParams(scope["query_string"])
                 wanted = parse_retrieval(query, headers.get("last-event-id"))
-                work = exchange.retrieve(self._find(completion_id, caller, wanted), wanted)
+                work = exchange.retrieve(completion_id, wanted)
             else:
                 body = await read_body(receive, headers, self.settings.max_message_bytes)
                 request = await self.service.json.do(len(body), lambda: parse_chat(body))
@@ -73,8 +73,9 @@ class ChatCompletions:
             return
         await while_connected(receive, work)
 
-    def _find(self, completion_id: str, caller: Caller, wanted: Retrieval) -> KeptChat:
-        """
+    def find(self, completion_id: str, caller: Caller, wanted: Retrieval) -> KeptChat:
+        """For whoever reads it before anything else happens on the loop.
+
         Raises:
             ApiError: there is none of this caller, it is gone, or not so far yet.
         """
@@ -117,9 +118,14 @@ class _Exchange:
             self._endpoint.shelf.add(kept)
             await self._tell(kept, Retrieval(bool(request.stream), None), self._rates())
 
-    async def retrieve(self, kept: KeptChat, wanted: Retrieval) -> None:
+    async def retrieve(self, completion_id: str, wanted: Retrieval) -> None:
         """Cancelled when the client leaves."""
         with self._service.delivering():
+            try:
+                kept = self._endpoint.find(completion_id, self._caller, wanted)
+            except ApiError as error:
+                await self._respond(error_response(error), {})
+                return
             await self._tell(kept, wanted, {})
 
     def _on_disconnect(self, request: ChatRequest) -> OnDisconnect:
