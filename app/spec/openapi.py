@@ -58,6 +58,30 @@ _WORDS = {
     503: "the server cannot take it now",
 }
 
+_HEADERS: dict[str, dict[str, Any]] = {
+    "x-request-id": {"description": "the request's own, if it is a sane one, else a new one", "schema": TEXT},
+    "x-should-retry": {
+        "description": "whether the same request is worth another try",
+        "schema": {"type": "string", "enum": ["true", "false"]},
+    },
+    "retry-after": {"description": "seconds after which it is", "schema": COUNT},
+    "retry-after-ms": {"description": "the same in milliseconds", "schema": COUNT},
+    "x-ratelimit-limit-requests": {
+        "description": "how many requests of this client may wait at once",
+        "schema": COUNT,
+    },
+    "x-ratelimit-remaining-requests": {"description": "how many more could wait now", "schema": COUNT},
+    "x-ratelimit-reset-requests": {
+        "description": "when those that wait will have their turn, as in '1m6.5s'",
+        "schema": TEXT,
+    },
+}
+_ANY = ("x-request-id",)
+"""Of every answer; the others are of some."""
+_RETRY = ("x-should-retry",)
+_WAIT = ("retry-after", "retry-after-ms")
+_RATES = tuple(name for name in _HEADERS if "ratelimit" in name)
+
 _CALLER = (401, 403)
 _ASKED = (400, *_CALLER, 404, 413, 429, 500, 503)
 """What a request for an answer may get instead."""
@@ -91,7 +115,7 @@ def openapi() -> Document:
         "paths": _paths(),
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "responses": {str(status): _error(words) for status, words in _WORDS.items()},
+            "responses": {str(status): _error(status, words) for status, words in _WORDS.items()},
             "schemas": schemas(),
         },
     }
@@ -283,8 +307,9 @@ def _operation(
     if body is not None:
         content_of_body = {"application/json": {"schema": body, "example": example}}
         operation["requestBody"] = {"required": True, "content": content_of_body}
+    headers = _headers(*_ANY, *(_RETRY + _RATES if errors == _ASKED else ()))
     operation["responses"] = {
-        "200": {"description": summary, "content": content},
+        "200": {"description": summary, "headers": headers, "content": content},
         **{str(status): {"$ref": f"#/components/responses/{status}"} for status in errors},
     }
     if links:
@@ -307,8 +332,15 @@ def _stream(*events: Schema) -> dict[str, Any]:
     return {"text/event-stream": {EVENTS: any_of(*events, ref("ErrorBody"))}}
 
 
-def _error(words: str) -> dict[str, Any]:
-    return {"description": words, "content": _json(ref("ErrorBody"))}
+def _error(status: int, words: str) -> dict[str, Any]:
+    headers = _headers(*_ANY, *_RETRY, *(_WAIT if status == 503 else ()))
+    if status == 429:
+        headers |= _headers(*_WAIT, required=False)
+    return {"description": words, "headers": headers, "content": _json(ref("ErrorBody"))}
+
+
+def _headers(*names: str, required: bool = True) -> dict[str, Any]:
+    return {name: {**_HEADERS[name], "required": required} for name in names}
 
 
 def _in_path(name: str, description: str) -> dict[str, Any]:

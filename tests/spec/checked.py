@@ -77,6 +77,8 @@ class Http:
         answer = operation["responses"][str(response.status_code)]
         if "$ref" in answer:
             answer, pointer = self.document.resolve(answer)
+        for name, header in answer.get("headers", {}).items():
+            assert name in response.headers or not header["required"], f"{at}: the header {name} is missing"
         kind = response.headers.get("content-type", "").split(";")[0]
         content = answer.get("content", {})
         assert kind in content or "*/*" in content or not response.content, f"{at}: {kind} is not documented"
