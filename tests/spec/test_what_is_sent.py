@@ -17,7 +17,7 @@ from app.spec.answers import TERMINAL, response_events
 from app.spec.asyncapi import asyncapi
 from app.spec.openapi import openapi
 from app.spec.socket_events import UI_CHUNKS
-from tests.app.harness import RunningServer, eventually, running
+from tests.app.harness import PATIENCE, RunningServer, eventually, running
 from tests.fakes import SamplingRunner
 from tests.spec.checked import CheckedSocket, Document, Http, Sockets, events
 
@@ -115,9 +115,10 @@ async def chats_taken_up_again(client: httpx.AsyncClient) -> None:
 async def gone_chat(client: httpx.AsyncClient) -> None:
     """Where nobody has time to come back."""
     told = await client.post(CHAT, json=HELLO | {"stream": True, "on_disconnect": "continue"})
-    answered = 200
-    while answered != 410:
-        answered = (await client.get(f"{CHAT}/{events(told.text)[0]['id']}")).status_code
+    one = f"{CHAT}/{events(told.text)[0]['id']}"
+    async with asyncio.timeout(PATIENCE):
+        while (await client.get(one)).status_code != 410:
+            pass
 
 
 async def tokens(client: httpx.AsyncClient) -> None:
