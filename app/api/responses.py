@@ -32,7 +32,13 @@ from app.protocol.endings import failure
 from app.protocol.errors import ApiError
 from app.protocol.payload import decode
 from app.protocol.responses import CreateResponse, parse_count, parse_create
-from app.protocol.stored_responses import check_included, item_list, parse_items, parse_retrieve
+from app.protocol.stored_responses import (
+    RetrieveQuery,
+    check_included,
+    item_list,
+    parse_items,
+    parse_retrieve,
+)
 from app.responses import KeptResponse, Responses
 from app.settings import Settings
 from app.streams import ends
@@ -74,11 +80,13 @@ class ResponsesEndpoint:
         return _Creation(self, wanted, caller, arrival)
 
     async def _retrieve(self, request: Request) -> ASGIApp:
-        kept = self._find(request)
+        caller = self._caller(request)
+        response_id = request.path_params["response_id"]
         query = parse_retrieve(request.query_params.multi_items())
-        check_included(query, kept.view)
         if query.stream:
-            return _Resumption(self, kept, kept.view.first_after(query.starting_after))
+            return _Resumption(self, response_id, caller, query)
+        kept = self.responses.find(response_id, caller)
+        check_included(query, kept.view)
         with self.responses.shelf.reading(kept):
             return _json(await self.responses.snapshot(kept))
 
@@ -173,15 +181,29 @@ class _Creation:
 class _Resumption:
     """A response that is told from some number on, to one reader more."""
 
-    def __init__(self, endpoint: ResponsesEndpoint, kept: KeptResponse, start: int) -> None:
+    def __init__(
+        self, endpoint: ResponsesEndpoint, response_id: str, caller: Caller, query: RetrieveQuery
+    ) -> None:
         self._endpoint = endpoint
-        self._kept = kept
-        self._start = start
+        self._response_id = response_id
+        self._caller = caller
+        self._query = query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        responses = self._endpoint.responses
+
         async def run() -> None:
-            with self._endpoint.service.delivering(), self._endpoint.responses.shelf.reading(self._kept):
-                await _tell(self._endpoint, self._kept, self._start, scope, send)
+            with self._endpoint.service.delivering():
+                # From here to `reading` in one step: its time to be taken up must not pass in between.
+                try:
+                    kept = responses.find(self._response_id, self._caller)
+                    check_included(self._query, kept.view)
+                    start = kept.view.first_after(self._query.starting_after)
+                except ApiError as error:
+                    await error_response(error)(scope, receive, send)
+                    return
+                with responses.shelf.reading(kept):
+                    await _tell(self._endpoint, kept, start, scope, send)
 
         await while_connected(receive, run())
 
