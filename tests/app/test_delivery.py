@@ -238,15 +238,16 @@ async def test_only_who_takes_nothing_is_cut_and_not_who_takes_little() -> None:
     assert connection.levels == []
 
 
-async def test_who_takes_something_again_is_not_cut_later() -> None:
+async def test_who_takes_something_again_has_all_its_time_from_then_on() -> None:
     connection = FakeConnection()
     connection.is_full = True
-    async with running(connection, send_timeout=0.01) as (it, task):
+    async with running(connection) as (it, _):
         await asyncio.sleep(0)
-        it.wake()
+        first = it._patience
         connection.take()
-        other = Draining(times=1)
-        async with running(other, send_timeout=0.02) as (_, later):
-            await later
-        assert not task.done()
-    assert not connection.was_cut
+        assert first
+        assert first.cancelled()
+        connection.is_full = True
+        it.put(b"x")
+        assert it._patience
+        assert it._patience is not first

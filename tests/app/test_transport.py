@@ -116,7 +116,9 @@ async def test_a_body_that_does_not_come_is_told_so() -> None:
             async with connected(server) as http:
                 http.writer.write(begun)
                 assert error_code(await http.rest(), 408) == "request_timeout"
-        await eventually(lambda: not server.server.server_state.tasks)
+                # Whoever waited for it is told before the connection is gone.
+                await eventually(lambda: not server.server.server_state.tasks)
+                assert server.server.server_state.connections
 
 
 async def test_a_body_that_dribbles_in_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,8 @@ async def test_a_message_that_never_ends_takes_no_memory(server: RunningServer, 
         socket.send(frame(TEXT, b"x", fin=False))
         socket.send(frame(CONT, b"", fin=False) * 20_000)
         assert await socket.is_alive()
-        assert connection.frames == [b"x"]
+        assert connection.frames == [bytearray(b"x")]
+        assert isinstance(connection.frames[0], bytearray), "it grows, and is not copied for every fragment"
 
 
 # -- the handshake ---------------------------------------------------------------------------------------
