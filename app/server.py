@@ -258,7 +258,7 @@ def serve(settings: Settings) -> int:
 
 
 def listen(host: str, port: int, send_timeout_s: float = 0.0) -> socket.socket:
-    """A listening socket whose connections keep little unsent, and that not for long.
+    """A listening socket whose connections keep little unsent, that not for long, and nothing back.
 
     Args:
         send_timeout_s: the system waits twice as long for a client to take something; 0: as long as it likes.
@@ -269,6 +269,8 @@ def listen(host: str, port: int, send_timeout_s: float = 0.0) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=2048)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    # Its connections inherit it. uvloop sets it itself; asyncio does not where the protocol's number is 0.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # For those whom nobody else waits for: peers that vanished, and connections that were closed with
         # something unsent. Who takes nothing of a stream was cut before.

@@ -232,6 +232,7 @@ def test_connections_keep_little_unsent_and_not_for_long() -> None:
         with accepted:
             sndbuf = accepted.getsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF)
             assert sndbuf <= 2 * 128 * 1024
+            assert accepted.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY)
             if hasattr(sockets, "TCP_USER_TIMEOUT"):
                 assert accepted.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT) == 3000
 
