@@ -269,6 +269,7 @@ async def talk(server: RunningServer, socket: CheckedSocket) -> None:
     running_id = (await socket.event())["response"]["id"]
     await socket.send(type="response.stats", response_id=running_id)
     await socket.send(type="response.cancel", response_id=running_id)
+    await eventually(lambda: running_id.removeprefix("resp_") in server.engine.aborted)
     server.gate.open()
     await socket.until("response.incomplete")
 
@@ -291,7 +292,8 @@ async def ui_chat(server: RunningServer, socket: CheckedSocket) -> None:
     await socket.until("error")
     server.gate.close()
     await socket.send(**turn("four", ignore_eos=True))
-    await socket.until("chunk")
+    begun = (await socket.until("chunk"))[-1]["chunk"]
     await socket.send(type="abort", requestId="four")
+    await eventually(lambda: begun["messageId"].removeprefix("msg_") in server.engine.aborted)
     server.gate.open()
     await socket.until("end")
