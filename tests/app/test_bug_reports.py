@@ -254,41 +254,39 @@ async def test_a_temperature_of_almost_nothing_is_none() -> None:
         assert await text(temperature=2) != greedy
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("temperature", (-0.1, 2.01, 1e9, "0.7", True, [], {})),
-        ("top_p", (-1, 0, 1.01, "1", True)),
-        ("top_k", (-2, 0.5, "1", True, 2**31)),
-        ("min_p", (-0.1, 1.1, "0")),
-        ("repetition_penalty", (0, -1, 2.1, "1")),
-        ("presence_penalty", (-2.1, 2.1, 1e308)),
-        ("seed", (1.5, 2**63, "7", True)),
-        ("stop", ("", [""], ["x"] * 17, 5, [None])),
-        ("logit_bias", ({"-1": 0}, {"x": 0}, {"1": 101}, {"1": "5"}, [])),
-        ("stream", (1, 0, "true")),
-    ],
-)
-async def test_values_out_of_range_or_of_another_type_are_refused_everywhere(
-    field: str, values: tuple[object, ...]
-) -> None:
+WRONG_VALUES: dict[str, tuple[object, ...]] = {
+    "temperature": (-0.1, 2.01, 1e9, "0.7", True, [], {}),
+    "top_p": (-1, 0, 1.01, "1", True),
+    "top_k": (-2, 0.5, "1", True, 2**31),
+    "min_p": (-0.1, 1.1, "0"),
+    "repetition_penalty": (0, -1, 2.1, "1"),
+    "presence_penalty": (-2.1, 2.1, 1e308),
+    "seed": (1.5, 2**63, "7", True),
+    "stop": ("", [""], ["x"] * 17, 5, [None]),
+    "logit_bias": ({"-1": 0}, {"x": 0}, {"1": 101}, {"1": "5"}, []),
+    "stream": (1, 0, "true"),
+}
+
+
+async def test_values_out_of_range_or_of_another_type_are_refused_everywhere() -> None:
     async with running() as server, server.http() as http:
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
-            for value in values:
-                answer = await http.post(path, json=asking(path, "hi", **{field: value}))
-                assert answer.status_code == 400, (path, value)
-                assert answer.json()["error"]["param"].split(".")[0] == field
+            for field, values in WRONG_VALUES.items():
+                for value in values:
+                    answer = await http.post(path, json=asking(path, "hi", **{field: value}))
+                    assert answer.status_code == 400, (path, field, value)
+                    assert answer.json()["error"]["param"].split(".")[0] == field
         assert server.stats().num_ticks == 0
 
 
 async def test_zero_is_not_false_and_one_is_not_true_at_any_depth() -> None:
-    for path, fields in (
-        ("/v1/chat/completions", {"stream": True, "stream_options": {"include_obfuscation": 0}}),
-        ("/v1/chat/completions", {"parallel_tool_calls": 1}),
-        ("/v1/responses", {"stream_options": {"include_obfuscation": 0}}),
-        ("/v1/responses", {"store": 0}),
-    ):
-        async with running() as server, server.http() as http:
+    async with running() as server, server.http() as http:
+        for path, fields in (
+            ("/v1/chat/completions", {"stream": True, "stream_options": {"include_obfuscation": 0}}),
+            ("/v1/chat/completions", {"parallel_tool_calls": 1}),
+            ("/v1/responses", {"stream_options": {"include_obfuscation": 0}}),
+            ("/v1/responses", {"store": 0}),
+        ):
             answer = await http.post(path, json=asking(path, "hi", **fields))
             assert answer.status_code == 400, fields
 
