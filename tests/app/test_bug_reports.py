@@ -187,13 +187,13 @@ async def test_what_is_no_json_object_is_refused_everywhere_and_harms_nobody() -
 
 
 @pytest.mark.parametrize("path", ASKING)
-async def test_a_prompt_of_the_wrong_shape_is_refused_by_name(path: str) -> None:
-    field = ASKING[path]
+async def test_a_prompt_of_the_wrong_shape_is_refused_by_name() -> None:
     async with running() as server, server.http() as http:
-        for wrong in ([], {}, 5, True, [None], [[]], [{}], [{"role": "wizard", "content": "hi"}]):
-            answer = await http.post(path, json={field: wrong})
-            assert answer.status_code == 400, wrong
-            assert answer.json()["error"]["param"].split(".")[0] == field, wrong
+        for path, field in ASKING.items():
+            for wrong in ([], {}, 5, True, [None], [[]], [{}], [{"role": "wizard", "content": "hi"}]):
+                answer = await http.post(path, json={field: wrong})
+                assert answer.status_code == 400, (path, wrong)
+                assert answer.json()["error"]["param"].split(".")[0] == field, (path, wrong)
 
 
 async def test_no_order_of_roles_is_a_fault() -> None:
