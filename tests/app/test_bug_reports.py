@@ -186,7 +186,6 @@ async def test_what_is_no_json_object_is_refused_everywhere_and_harms_nobody() -
         assert await chat(server, {"max_tokens": 8}) != []
 
 
-@pytest.mark.parametrize("path", ASKING)
 async def test_a_prompt_of_the_wrong_shape_is_refused_by_name() -> None:
     async with running() as server, server.http() as http:
         for path, field in ASKING.items():
