@@ -9,8 +9,10 @@ which token it was, however they were put into frames.
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 from websockets.frames import Frame, Opcode
 
 from app.logs import configure
-from app.server import Server, build_app, listen
+from app.server import SWITCH_INTERVAL_S, Server, build_app, listen
 from app.service import ServedModel
 from app.settings import Settings
 from benchmarks.drive import SimulatedTime
@@ -99,6 +101,8 @@ class _Clocked:
 
 def _serve(pipe: Connection, settings: dict[str, Any]) -> None:
     configure("error")
+    # As `serve` does.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     runner = _PacedRunner()
     vocabulary = Vocabulary(tuple(letter.encode() for letter in LETTERS), frozenset())
     config = EngineConfig(NUM_BLOCKS, CONTEXT, max_num_seqs=ROWS, token_budget=4 * ROWS, max_queue=4 * ROWS)
@@ -113,6 +117,7 @@ def _serve(pipe: Connection, settings: dict[str, Any]) -> None:
     )
     chosen = Settings(port=0, shutdown_timeout_s=0, **settings)
     app = build_app(chosen, model=model, make_engine=make_engine)
+    gc.freeze()
 
     def ready(port: int) -> None:
         clocked[0].loop = asyncio.get_running_loop()
