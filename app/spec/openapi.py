@@ -108,8 +108,8 @@ def openapi() -> Document:
             "title": "Tickwire",
             "version": __version__,
             "description": "Chat over HTTP as the OpenAI SDKs speak it. The sockets are in /asyncapi.json. "
-            "Whatever is asked for, a request that does not come in time is told 408, and one whose head is too "
-            "large 431, with the same error object.",
+            "Whatever is asked for, a request that does not come in time is told 408, and one whose head is "
+            "too large 431, with the same error object.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
