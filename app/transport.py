@@ -39,6 +39,8 @@ that are no larger than this together, may go beyond it."""
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 128
 """Of a request's head, and of what else comes beside its body."""
+MAX_PIPELINED = 16
+"""Requests that may wait on one connection for the answers to those before them."""
 BODY_BYTES_PER_S = 1024
 """A body that comes slower, or pauses for the handshake timeout, is not waited for."""
 
@@ -166,6 +168,10 @@ class HttpConnection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
             self._refusal = _too_large_head(f"{size} bytes")
+            raise self._refusal
+        if len(self.pipeline) >= MAX_PIPELINED:
+            message = f"more than {MAX_PIPELINED} requests wait on this connection"
+            self._refusal = ApiError(400, message, code="invalid_request")
             raise self._refusal
         self._stop_waiting()
         self._phase = _Phase.BODY
@@ -479,12 +485,19 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """After a violation of the protocol, such as a message over the limit, the client gets to see the
         close frame that says what was wrong."""
         self.conn.data_to_send()  # it may have an answer to what came after the violation
-        self.conn.close_sent = close
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": close.code, "reason": close.reason})
-        self.close_sent = True
+        last = b""
+        if not self.close_sent:
+            last = _close_frame(close)
+            self.conn.close_sent = close
+            self.close_sent = True
+            self.queue.put_nowait(
+                {"type": "websocket.disconnect", "code": close.code, "reason": close.reason}
+            )
+        if self.close_timer is not None:
+            self.close_timer.cancel()
         self.read_paused = False
         self.transport.resume_reading()
-        self._lingering = self.close_timer = _close_after(self.transport, self.loop, _close_frame(close))
+        self._lingering = self.close_timer = _close_after(self.transport, self.loop, last)
 
 
 def _text_head(size: int) -> bytes:

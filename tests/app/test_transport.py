@@ -216,6 +216,18 @@ async def test_trailers_and_chunks_without_end_are_refused() -> None:
         await eventually(lambda: not server.server.server_state.tasks)
 
 
+async def test_requests_that_wait_for_others_answers_are_few() -> None:
+    ask = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with running() as server:
+        async with connected(server) as http:
+            http.writer.write(ask * transport.MAX_PIPELINED)
+            for _ in range(transport.MAX_PIPELINED):
+                assert (await http.answer())[0] == 200
+        async with connected(server) as http:
+            http.writer.write(ask * 1000)
+            assert (await http.rest()).count(b"HTTP/1.1 200") <= transport.MAX_PIPELINED
+
+
 async def test_a_head_just_small_enough_is_read() -> None:
     async with running() as server, connected(server) as http:
         more = b"".join(b"X-%d: 1\r\n" % each for each in range(MAX_HEADERS - 2))

@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from starlette.types import Receive, Scope, Send
 
 from app.server import listen
@@ -36,8 +38,10 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         return
     await receive()
     await send({"type": "websocket.accept"})
-    while (message := await receive())["type"] == "websocket.receive":
-        await send({"type": "websocket.send", "text": message.get("text"), "bytes": message.get("bytes")})
+    with suppress(RuntimeError):  # it was closed under us
+        while (message := await receive())["type"] == "websocket.receive":
+            answer = {"type": "websocket.send", "text": message.get("text"), "bytes": message.get("bytes")}
+            await send(answer)
 
 
 async def run(python: str, site: str, folder: Path, cases: list[str]) -> None:
@@ -79,7 +83,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        asyncio.run(run(arguments.python, arguments.site, folder, arguments.cases.split(",")))
+        uvloop.run(run(arguments.python, arguments.site, folder, arguments.cases.split(",")))
         results = json.loads((folder / "index.json").read_text())["tickwire"]
     behaviours = {case: each["behavior"] for case, each in results.items()}
     print(", ".join(f"{count} {what}" for what, count in Counter(behaviours.values()).most_common()))

@@ -4,7 +4,9 @@ else is disturbed, and nothing is left behind."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,18 +14,29 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
+import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.transport import MAX_UNSENT
-from tests.app.harness import RunningServer, eventually, running, said, text_of
+from tests.app.harness import PATIENCE, RunningServer, eventually, running, said, text_of
 from tests.fuzz.wire import BINARY, CLOSE, CONT, PING, PONG, TEXT, Raw, close, frame, raw_socket
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    # The hook that is to replace that fixture would speak for all tests.
+    pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy":DeprecationWarning'),
+]
 
 PATHS = ("/v1/responses", "/api/chat")
 LIMIT = 256 * 1024
 """`max_message_bytes` here."""
+
+
+@pytest.fixture(scope="module")
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    """The loop that we serve with: it reads and closes in ways of its own."""
+    return uvloop.EventLoopPolicy()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -113,6 +126,15 @@ async def test_a_close_is_answered_with_the_same(server: RunningServer, path: st
             async with raw_socket(server.port, path) as socket:
                 socket.send(*beginning, frame(CLOSE))
                 assert await socket.closed_with() == (None, "")
+
+
+async def test_a_violation_after_our_close_is_answered_with_no_other(server: RunningServer) -> None:
+    async with bystander(server), raw_socket(server.port, "/api/chat") as socket:
+        socket.send(frame(TEXT, b"no request"))
+        assert (await socket.until(CLOSE))[1][:2] == (1008).to_bytes(2, "big")
+        socket.send(frame(3))
+        async with asyncio.timeout(PATIENCE):
+            assert await socket.reader.read() == b""
 
 
 NONSENSE = b'{"requestId": "r", "type": "nonsense", "padding": "%s"}'
@@ -250,6 +272,30 @@ async def test_a_message_that_never_ends_takes_no_memory(server: RunningServer, 
         assert isinstance(connection.frames[0], bytearray), "it grows, and is not copied for every fragment"
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_however_a_connection_ends_nothing_of_it_is_kept(server: RunningServer, path: str) -> None:
+    ends = {
+        "violation": frame(3),
+        "close": close(1000),
+        "no UTF-8": frame(TEXT, b"\xff"),
+        "in a message": frame(TEXT, b"{", fin=False) * 2,
+        "too large": frame(TEXT, claimed=LIMIT + 1),
+        "break": b"",
+        "break in a frame": frame(TEXT, b"{", claimed=1000),
+    }
+    kept = {}
+    for name, data in ends.items():
+        async with raw_socket(server.port, path) as socket:
+            kept[name] = weakref.ref(connection_of(server, socket))
+            socket.send(data)
+            if not name.startswith("break"):
+                await socket.closed_with()
+    await eventually(lambda: not server.server.server_state.connections)
+    await eventually(lambda: not server.server.server_state.tasks)
+    gc.collect()
+    assert [name for name, connection in kept.items() if connection() is not None] == []
+
+
 # -- the handshake ---------------------------------------------------------------------------------------
 
 
@@ -348,16 +394,17 @@ def is_utf8(data: bytes) -> bool:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(frames=FRAMES, path=st.sampled_from(PATHS), cuts=st.lists(st.integers(0, 200), max_size=3))
+@given(frames=FRAMES, cuts=st.lists(st.integers(0, 200), max_size=3))
 async def test_any_frames_are_taken_as_the_protocol_says(
-    server: RunningServer, frames: list[Sent], path: str, cuts: list[int]
+    server: RunningServer, frames: list[Sent], cuts: list[int]
 ) -> None:
+    """At the socket that closes on nobody for what a message says."""
     data = b"".join(
         frame(opcode, payload, fin=fin, rsv=rsv, masked=masked)
         for opcode, payload, fin, rsv, masked in frames
     )
     wanted = outcome(frames)
-    async with raw_socket(server.port, path) as socket:
+    async with raw_socket(server.port, "/v1/responses") as socket:
         start = 0
         for cut in sorted(cuts):
             socket.send(data[start:cut])
