@@ -6,7 +6,7 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from websockets.frames import apply_mask
 
@@ -88,10 +88,8 @@ class Raw:
         _, payload = await self.until(CLOSE)
         self.send(frame(CLOSE, payload))
         async with asyncio.timeout(PATIENCE):
-            try:
+            with suppress(ConnectionResetError):  # it had got our close already
                 assert await self.reader.read() == b"", "something came after the close"
-            except ConnectionResetError:
-                pass  # it had got our close already
         if not payload:
             return None, ""
         return struct.unpack("!H", payload[:2])[0], payload[2:].decode()
