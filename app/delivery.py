@@ -199,12 +199,12 @@ class Delivery:
 
     def _may_write(self) -> bool:
         """Whether the connection takes something now. Looks after what must happen if it does not."""
-        if not self._connection.is_open:
+        if not self._connection.is_open and not self._gone.done():
             # It broke, or was closed under us. Whoever reads the socket is told as well.
+            self._gone.set_result(None)
+        if self._gone.done():
             self._messages.clear()
             self._num_message_bytes = 0
-            if not self._gone.done():
-                self._gone.set_result(None)
             return False
         if self._connection.is_full and self._patience is None:
             self._be_patient()

@@ -195,6 +195,20 @@ async def test_it_ends_with_the_connection_and_keeps_nothing_for_it() -> None:
     assert connection.on_writable is None
 
 
+async def test_nothing_is_written_once_it_was_cancelled() -> None:
+    connection = FakeConnection()
+    async with running(connection) as (it, task):
+        await asyncio.sleep(0)
+        source = Words(b"x", b"y")
+        it.add(source)
+        task.cancel()
+        await asyncio.wait({task})
+        it.put(b"too late")
+        it.wake()
+        await asyncio.sleep(0)
+    assert (connection.writes, source.left) == ([], [b"x", b"y"])
+
+
 async def test_a_fault_of_a_source_is_a_fault_of_the_delivery() -> None:
     def fail() -> None:
         raise ZeroDivisionError
