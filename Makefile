@@ -19,14 +19,13 @@ help:
 serve: $(VENV)/.installed
 	@exec $(BIN)/tickwire serve $(ARGS)
 
-# Tests whose arithmetic takes one core run side by side; those of the server, the models and the page come after,
-# one by one, for they take all cores there are.
-SIDE_BY_SIDE := tests/benchmarks tests/engine tests/kernels tests/loading sdk/python/tests
+# Most tests run side by side; those of models on all cores, and of the page in a browser, come after, one by one.
+ONE_BY_ONE := tests/models tests/browser tests/app/test_parity.py tests/app/test_serve.py
 
 test: lint browser
 ifeq ($(ARGS),)
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(SIDE_BY_SIDE)
-	$(BIN)/pytest $(addprefix --ignore=,$(SIDE_BY_SIDE))
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(addprefix --ignore=,$(ONE_BY_ONE))
+	$(BIN)/pytest $(ONE_BY_ONE)
 else
 	$(BIN)/pytest $(ARGS)
 endif

@@ -174,6 +174,19 @@ class Server(uvicorn.Server):
         self._patience = settings.shutdown_timeout_s
         self._on_ready = on_ready
         self._drain: asyncio.Task[None] | None = None
+        self._to_end = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """uvicorn's own looks ten times a second whether it is to end; this one is told."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._to_end.wait()
+
+    def end(self) -> None:
+        """End now, without waiting for answers."""
+        self.should_exit = True
+        self._to_end.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -217,7 +230,8 @@ class Server(uvicorn.Server):
             self._service.stop_accepting()
             self._drain = asyncio.get_running_loop().create_task(self._finish_answers())
         else:
-            self.force_exit = self.should_exit = True
+            self.force_exit = True
+            self.end()
 
     async def _finish_answers(self) -> None:
         log.info("draining", answers=self._service.bridge.num_open, seconds=self._patience)
@@ -229,7 +243,7 @@ class Server(uvicorn.Server):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_EVENTS_S):
                 await self._service.all_delivered()
-        self.should_exit = True
+        self.end()
 
 
 def serve(settings: Settings) -> int:

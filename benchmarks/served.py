@@ -138,7 +138,7 @@ def _serve(pipe: Connection, settings: dict[str, Any]) -> None:
                     stats, cut = app.state.service.bridge.stats(), app.state.wire.cut["websocket"]
                     pipe.send(State(stats.num_running, stats.num_blocks - stats.num_free_blocks, cut))
                 case ("stop",):
-                    server.should_exit = True
+                    server.end()
                     return
 
     threading.Thread(target=obey, daemon=True).start()

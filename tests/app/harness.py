@@ -269,6 +269,6 @@ async def running(
         await eventually(lambda: running.is_idle or running.stats().failure)
     finally:
         running.gate.open()
-        running.server.should_exit = True
+        running.server.end()
         await task
         listening.close()

@@ -124,7 +124,7 @@ async def serving(**sizes: int) -> AsyncIterator[tuple[int, Engine, WatchedModel
             await eventually(lambda: ports or task.done())
             yield ports[0], engines[0], model
         finally:
-            server.should_exit = True
+            server.end()
             await task
 
 
