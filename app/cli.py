@@ -29,6 +29,7 @@ from app.settings import (
     default_text,
     flag,
     load_settings,
+    variable,
 )
 
 CANNOT_LISTEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EAFNOSUPPORT)
@@ -129,6 +130,12 @@ def _add_chat(commands: Any) -> None:
         metavar="T",
         help="0 (always the likeliest) to 2 (wild) (default: %(default)s)",
     )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"for a server that asks for one (default: the first in ${variable('api_keys')}, which others "
+        "cannot read)",
+    )
 
 
 def _add_top(commands: Any) -> None:
@@ -215,9 +222,9 @@ def _pull(arguments: argparse.Namespace) -> int:
 def _chat(arguments: argparse.Namespace) -> int:
     from app.terminal import Options, chat
 
-    return chat(
-        Options(arguments.url, arguments.model, arguments.system, arguments.temperature), arguments.prompt
-    )
+    api_key = arguments.api_key or os.environ.get(variable("api_keys"), "").split(",")[0].strip() or None
+    options = Options(arguments.url, arguments.model, arguments.system, arguments.temperature, api_key)
+    return chat(options, arguments.prompt)
 
 
 def _top(arguments: argparse.Namespace) -> int:

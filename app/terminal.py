@@ -46,6 +46,7 @@ class Options:
     model: str | None = None
     system: str | None = None
     temperature: float | None = None
+    api_key: str | None = None
 
 
 class Ending(enum.Enum):
@@ -146,13 +147,14 @@ class Client:
     def __init__(self, options: Options) -> None:
         self.conversation = Conversation(options)
         self._url = socket_url(options.url)
+        self._headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
         self._connection: ClientConnection | None = None
         self._resources = ExitStack()
 
     def connect(self) -> ClientConnection:
         """The open connection. Raises ChatError when there is no server to be reached."""
         if self._connection is None:
-            self._connection = self._resources.enter_context(_open(self._url))
+            self._connection = self._resources.enter_context(_open(self._url, self._headers))
             self.conversation.previous_id = None
         return self._connection
 
@@ -245,13 +247,15 @@ def socket_url(url: str) -> str:
     return parts._replace(scheme=scheme, path=path).geturl()
 
 
-def _open(url: str) -> ClientConnection:
+def _open(url: str, headers: dict[str, str]) -> ClientConnection:
     # A proxy for the outer world cannot reach this machine's own addresses.
     proxy: Literal[True] | None = (
         None if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost") else True
     )
     try:
-        return connect(url, max_size=MAX_EVENT_BYTES, compression=None, proxy=proxy)
+        return connect(
+            url, additional_headers=headers, max_size=MAX_EVENT_BYTES, compression=None, proxy=proxy
+        )
     except InvalidURI as error:
         raise ChatError(f"--url: {error}") from error
     except InvalidStatus as error:

@@ -32,10 +32,13 @@ class Server:
         self.frames: list[dict] = []
         self.script: deque[Reply] = deque()
         self.connections = 0
+        self.keys: list[str | None] = []
         self.url = ""
 
     def handle(self, connection: ServerConnection) -> None:
         self.connections += 1
+        assert connection.request is not None
+        self.keys.append(connection.request.headers.get("Authorization"))
         for message in connection:
             self.frames.append(json.loads(message))
             self.script.popleft()(connection)
@@ -285,10 +288,12 @@ def test_an_address_that_is_none_is_refused(url):
         Client(Options(url)).connect()
 
 
-def run(server_url: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    server_url: str, *arguments: str, stdin: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "app.cli", "chat", "--url", server_url, *arguments],
-        cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ | environ,
     )  # fmt: skip
 
 
@@ -298,6 +303,14 @@ def test_one_question_from_the_command_line(server):
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hello ␛[31m\n", "")
     assert server.frames[0]["input"] == [user("Hi")]
     assert server.frames[0]["instructions"] == "Be brief."
+
+
+def test_the_key_that_a_server_asks_for_goes_along(server):
+    server.script += [answer("r1", "ok")] * 3
+    run(server.url, "Hi", "--api-key", "k1", TICKWIRE_API_KEYS="k2,k3")
+    run(server.url, "Hi", TICKWIRE_API_KEYS="k2,k3")
+    run(server.url, "Hi", TICKWIRE_API_KEYS="")
+    assert server.keys == ["Bearer k1", "Bearer k2", None]
 
 
 def test_one_question_from_a_pipe(server):
