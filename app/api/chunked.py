@@ -20,7 +20,7 @@ from app.protocol.endings import failure
 from app.protocol.errors import ApiError, generation_failed
 from app.streams import Delta, Log, News, Stream, ends, read
 from app.worker import Worker
-from engine.request import FinishedEvent, FinishReason
+from engine.request import FinishedEvent
 
 log = get_logger()
 
@@ -103,7 +103,7 @@ async def failure_among(streams: Sequence[Stream]) -> Response | None:
         async for end in each_end:
             if error := failure(end):
                 response = error_response(error)
-                if end.reason is not FinishReason.TIMEOUT or any(stream.num_deltas for stream in streams):
+                if end.num_output_tokens or any(stream.num_deltas for stream in streams):
                     response.headers["x-should-retry"] = "false"
                 return response
     return None

@@ -42,7 +42,6 @@ from app.protocol.stored_responses import (
 from app.responses import KeptResponse, Responses
 from app.settings import Settings
 from app.streams import ends
-from engine.request import FinishReason
 
 log = get_logger()
 
@@ -169,7 +168,7 @@ class _Creation:
             async for end in ends(kept.answer.streams):
                 if kept.view.has_failed and (error := failure(end)):
                     response = error_response(error)
-                    if end.reason is not FinishReason.TIMEOUT:
+                    if end.num_output_tokens:
                         response.headers.update(BEGUN)
                     return response
         return _json(await self._endpoint.responses.snapshot(kept), BEGUN)

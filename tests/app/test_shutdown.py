@@ -82,7 +82,25 @@ async def test_answers_that_do_not_finish_in_time_are_cut_with_their_last_event(
         assert "shutting down" in orjson.loads(error.removeprefix("data: "))["error"]["message"]
         answer = await whole
         assert answer.status_code == 503
-        assert answer.headers["x-should-retry"] == "false"
+        # Nothing of it had been generated: the server that comes after this one can.
+        assert answer.headers["x-should-retry"] == "true"
+
+
+async def test_what_had_begun_when_the_server_ended_is_not_to_be_generated_again() -> None:
+    async with running(shutdown_timeout_s=0) as server, server.http() as http:
+        server.gate.close()
+        chat = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        response = asyncio.create_task(http.post("/v1/responses", json={"input": "hello"}))
+        await eventually(lambda: server.service.bridge.num_open == 2)
+        server.gate.step(3)  # the first tick may have begun with one of them alone
+        running_ones = server.engine.scheduler.running
+        await eventually(lambda: [s.num_output_tokens > 0 for s in running_ones.values()] == [True, True])
+        server.server.stop()
+        await eventually(lambda: len(server.engine.aborted) == 2)
+        server.gate.open()
+        for answer in (await chat, await response):
+            assert answer.status_code == 503
+            assert answer.headers["x-should-retry"] == "false"
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:
