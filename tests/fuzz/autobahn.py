@@ -66,7 +66,7 @@ async def run(python: str, site: str, folder: Path, cases: list[str]) -> None:
         command = (python, "-c", RUN.format(site=site), "-m", "fuzzingclient", "-s", f"{folder}/spec.json")
         client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
         await client.wait()
-        server.end()
+        server.should_exit = True
         await serving
 
 
