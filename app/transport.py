@@ -82,6 +82,12 @@ def abort(scope: Scope) -> None:
         connection.cut()
 
 
+def num_unsent(scope: Scope) -> int:
+    """Bytes of the connection that the kernel has not taken yet; 0 where there is no connection."""
+    connection = scope.get(HOOK)
+    return connection.num_unsent if connection else 0
+
+
 class HttpConnection(HttpToolsProtocol):
     """What is waited for has its time: a whole head comes within the handshake timeout, a body does not pause
     for as long nor come slower than BODY_BYTES_PER_S. Between two requests it is uvicorn's keep-alive timeout
@@ -111,6 +117,10 @@ class HttpConnection(HttpToolsProtocol):
         if self._lingering is not None:
             self._lingering.cancel()
         super().connection_lost(exc)
+
+    @property
+    def num_unsent(self) -> int:
+        return self.transport.get_write_buffer_size()
 
     def cut(self) -> None:
         self._wire.cut["http"] += 1

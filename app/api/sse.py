@@ -53,13 +53,19 @@ class EventStream:
 
     async def write(self, body: bytes, more: bool = True) -> None:
         """Raises ClientGone when the client took nothing for too long; its connection is cut then."""
-        try:
-            async with asyncio.timeout(self._send_timeout):
-                await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError as error:
-            log.warning("reader_cut", path=self._scope["path"], seconds=self._send_timeout)
-            transport.abort(self._scope)
-            raise ClientGone from error
+        while True:
+            unsent = transport.num_unsent(self._scope)
+            try:
+                async with asyncio.timeout(self._send_timeout):
+                    await self._send({"type": "http.response.body", "body": body, "more_body": more})
+                return
+            except TimeoutError as error:
+                # The server waits until there is room, and writes then: nothing of this body has gone out.
+                if transport.num_unsent(self._scope) < unsent:
+                    continue  # it is slow, and reads
+                log.warning("reader_cut", path=self._scope["path"], seconds=self._send_timeout)
+                transport.abort(self._scope)
+                raise ClientGone from error
 
 
 def event(content: object, *, name: str | None = None, number: int | None = None) -> bytes:
