@@ -284,7 +284,8 @@ async def test_an_answer_that_the_server_cut_short_is_an_error_and_not_begun_aga
         server.gate.close()
         whole = asyncio.create_task(http.post(PATH, json=BODY | {"max_output_tokens": 400}))
         await eventually(lambda: server.service.bridge.num_open == 1)
-        server.gate.step(3)
+        server.gate.step()
+        await eventually(lambda: server.stats().num_ticks == 2)  # so the first has brought a token
         server.server.stop()
         await eventually(lambda: server.engine.aborted)
         server.gate.open()

@@ -93,8 +93,7 @@ async def test_what_had_begun_when_the_server_ended_is_not_to_be_generated_again
         response = asyncio.create_task(http.post("/v1/responses", json={"input": "hello"}))
         await eventually(lambda: server.service.bridge.num_open == 2)
         server.gate.step(3)  # the first tick may have begun with one of them alone
-        running_ones = server.engine.scheduler.running
-        await eventually(lambda: [s.num_output_tokens > 0 for s in running_ones.values()] == [True, True])
+        await eventually(lambda: server.stats().num_ticks == 4)
         server.server.stop()
         await eventually(lambda: len(server.engine.aborted) == 2)
         server.gate.open()
