@@ -452,6 +452,7 @@ async def test_an_answer_that_failed_fails_for_whoever_takes_it_up_too() -> None
         server.gate.open()
         readings = [await rest_of(server, seen.completion_id, starting_after=number) for number in (1, 0)]
         whole = await get(server, seen.completion_id)
+        await eventually(lambda: server.is_idle)
         ((_, end),) = server.engine.ended.values()
     assert end.reason is FinishReason.ABORT, "nobody waits for the other choice"
     for rest in readings:
