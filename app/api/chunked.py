@@ -17,7 +17,7 @@ from app.api import sse
 from app.api.http import error_response
 from app.logs import get_logger
 from app.protocol.endings import failure
-from app.protocol.errors import ApiError, generation_failed
+from app.protocol.errors import ApiError, server_failed
 from app.streams import Delta, Log, News, Stream, ends, read
 from app.worker import Worker
 from engine.request import FinishedEvent
@@ -92,7 +92,7 @@ def _written(news: News, chunks: Chunks, numbered: bool) -> tuple[bytes, ApiErro
             body += sse.event(chunk, number=number if numbered else None)
     except Exception:
         log.exception("request_failed")
-        return body, generation_failed("the server failed on this request")
+        return body, server_failed()
     return body, None
 
 

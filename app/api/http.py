@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, server_failed
 from engine.places import Room
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -107,10 +107,7 @@ def _methods(request: Request) -> set[str]:
 
 
 async def on_fault(request: Request, error: Exception) -> Response:
-    """A fault of ours; the traceback is in the log, not in the answer."""
-    return error_response(
-        ApiError(500, "the server failed on this request", code="server_error", kind="server_error")
-    )
+    return error_response(server_failed())
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:

@@ -29,7 +29,7 @@ from app.api.http import (
 from app.caller import Caller
 from app.logs import get_logger
 from app.protocol.endings import failure
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, server_failed
 from app.protocol.payload import decode
 from app.protocol.responses import CreateResponse, parse_count, parse_create
 from app.protocol.stored_responses import (
@@ -231,11 +231,6 @@ async def _tell(
     except Exception:
         # A stream that just ended would look complete.
         log.exception("request_failed")
-        fault = {
-            "type": "error",
-            "code": "server_error",
-            "message": "the server failed on this request",
-            "param": None,
-            "sequence_number": number,
-        }
-        await stream.write(sse.event(fault, name="error"), more=False)
+        fault = server_failed()
+        event = {"type": "error", "code": fault.code, "message": fault.message, "param": None}
+        await stream.write(sse.event(event | {"sequence_number": number}, name="error"), more=False)

@@ -26,7 +26,7 @@ from app.delivery import Delivery
 from app.logs import get_logger
 from app.metrics import Metrics
 from app.progress import progress
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, server_failed
 from app.protocol.lanes import Limits
 from app.protocol.session import (
     Begin,
@@ -269,10 +269,7 @@ class _Connection:
                 return
             except Exception:
                 log.exception("request_failed")
-                fault = ApiError(
-                    500, "the server failed on this request", code="server_error", kind="server_error"
-                )
-                self._carry_out(self._session.failed(turn, fault))
+                self._carry_out(self._session.failed(turn, server_failed()))
                 return
             await self._tell(turn, kept)
 

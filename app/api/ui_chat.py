@@ -27,7 +27,7 @@ from app.chats import Beginning, Chats, KeptChat, outcome_of
 from app.delivery import Delivery
 from app.logs import get_logger
 from app.metrics import Metrics
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, server_failed
 from app.protocol.ui_chat import (
     AbortRequest,
     Refused,
@@ -270,10 +270,7 @@ class _Connection:
                 self._delivery.put(error_frame(request.id, error))
             except Exception:
                 log.exception("request_failed")
-                fault = ApiError(
-                    500, "the server failed on this request", code="server_error", kind="server_error"
-                )
-                self._delivery.put(error_frame(request.id, fault))
+                self._delivery.put(error_frame(request.id, server_failed()))
             finally:
                 self._forget(request)
 

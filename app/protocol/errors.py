@@ -120,6 +120,11 @@ def generation_failed(message: str) -> ApiError:
     return ApiError(500, message, code="server_error", kind="server_error")
 
 
+def server_failed() -> ApiError:
+    """A fault of ours. The traceback is in the log, not in the answer."""
+    return ApiError(500, "the server failed on this request", code="server_error", kind="server_error")
+
+
 def shown(value: object) -> str:
     """A client's value as text of bounded length."""
     match value:
