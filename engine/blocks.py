@@ -121,10 +121,6 @@ class BlockPool:
         """How many of these nobody holds: to share them takes so many from `num_free`."""
         return sum(not self._references[block] for block in blocks)
 
-    def is_private(self, block: int) -> bool:
-        """Whether its one holder may write to it: nobody else holds it or may find it."""
-        return self._references[block] == 1 and self._hashes[block] is None
-
     def register(self, block: int, content: bytes) -> None:
         """Let a held, full block be found by the hash of its content. If another block is known by it
         already, that one stays the one: tables never change because of equals.
