@@ -10,16 +10,14 @@ pongs nor the client's going. The other one delivers.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import orjson
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from app.api.http import check_origin, error_response
+from app.api.handshake import accept
 from app.api.sign_in import sign_in
 from app.caller import Caller
 from app.delivery import Delivery
@@ -124,17 +122,10 @@ class ResponsesSocket:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = secrets.token_hex(8)
-        try:
-            headers = Headers(scope=scope)
-            check_origin(headers, self.settings.allowed_origins)
-            caller = self.service.callers.of_handshake(headers, connection)
-            self.service.check_ready()
-        except ApiError as error:
-            await error_response(error)(scope, receive, send)
+        accepted = await accept(self.service, self.settings, scope, receive, send, for_new_work=True)
+        if accepted is None:
             return
-        await receive()  # websocket.connect
-        await send({"type": "websocket.accept"})
+        connection, caller = accepted
         with self._metrics.websocket_connections.track_inprogress():
             if caller is None:
                 caller = await sign_in(

@@ -9,7 +9,6 @@ Two tasks live as long as the socket. One always reads, the other one delivers.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from app import transport
-from app.api.http import check_origin, error_response
+from app.api.handshake import accept
 from app.api.sign_in import NO_KEY_IN_TIME
 from app.caller import Caller, bearer
 from app.chats import Beginning, Chats, KeptChat, outcome_of
@@ -117,18 +116,12 @@ class UiChatSocket:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = secrets.token_hex(8)
-        try:
-            headers = Headers(scope=scope)
-            check_origin(headers, self.settings.allowed_origins)
-            caller = self.service.callers.of_handshake(headers, connection)
-        except ApiError as error:
-            await error_response(error)(scope, receive, send)
+        # While the server ends, too: answers that are still coming can be taken up.
+        accepted = await accept(self.service, self.settings, scope, receive, send, for_new_work=False)
+        if accepted is None:
             return
-        await receive()  # websocket.connect
-        await send({"type": "websocket.accept"})
         with self._metrics.websocket_connections.track_inprogress():
-            await _Connection(self, connection, caller, scope, receive, send).run()
+            await _Connection(self, *accepted, scope, receive, send).run()
 
 
 class _Connection:

@@ -155,6 +155,8 @@ async def test_an_engine_that_fails_ends_every_answer_and_turns_readiness_red() 
         stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
         whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
         await eventually(lambda: server.service.bridge.num_open == 4)
+        server.gate.step()
+        await eventually(lambda: server.stats().num_ticks == 2)  # in which all of them take part
 
         def break_down() -> None:
             raise MemoryError("no more")
