@@ -1,38 +1,55 @@
 /**
  * Puts the page together: one socket, one store, and the views that show them.
- * Knows which conversation is on screen (the address keeps it, as `#c=<id>`) and who must hear of what.
+ * Knows what is on screen (the address keeps it: `#c=<id>` is a conversation) and who must hear of what.
  */
 
-import { Announcer } from "./announce.js";
-import { Chat } from "./chat.js";
-import { Composer } from "./composer.js";
-import { Follower } from "./follow.js";
-import { LinkView } from "./link.js";
-import { Sidebar } from "./sidebar.js";
-import { openStore } from "./store.js";
+import { Chat } from "./model/chat.js";
+import { Preferences } from "./model/preferences.js";
+import { openStore } from "./model/store.js";
+import { Tabs } from "./model/tabs.js";
+import { language, say, text } from "./texts.js";
 import { Connection, Tickwire } from "./tickwire.js";
-import { endingOf, Transcript } from "./transcript.js";
+import { Announcer } from "./view/announce.js";
+import { Composer } from "./view/composer.js";
+import { Follower } from "./view/follow.js";
+import { Keys } from "./view/keys.js";
+import { LinkView } from "./view/link.js";
+import { RemovalDialog } from "./view/removal.js";
+import { Sidebar } from "./view/sidebar.js";
+import { endingOf, Transcript } from "./view/transcript.js";
+import { showWelcome } from "./view/welcome.js";
 
 const LAST_OPEN = "tickwire.open";
 const $ = (selector) => document.querySelector(selector);
+
+document.documentElement.lang = language.code;
+document.documentElement.dir = language.dir;
+say(document);
 
 const url = new URL("/v1/responses", location.href);
 url.protocol = url.protocol.replace("http", "ws");
 const wire = new Tickwire(url.href);
 const store = await openStore();
-const chat = new Chat(store, wire);
+const chat = new Chat(store, wire, new Tabs());
+const preferences = new Preferences();
 
 let current = null;
 
+const keys = new Keys();
 const announcer = new Announcer($("#announcer"));
 const link = new LinkView($("#link"), $("#strip"), () => wire.connect());
 const composer = new Composer($("#composer"), { onsend: ask, onstop: () => chat.stop(current) });
-const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), { onopen: show, onremove: confirmRemoval });
-const transcript = new Transcript($("#transcript"), { retry: () => chat.retry(current), begin: () => show(null) });
+const removal = new RemovalDialog($("#dialogs"));
+const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), { onopen: show, onremove: remove });
+const transcript = new Transcript($("#transcript"), {
+  regenerate: (answer) => chat.regenerate(answer),
+  begin: () => show(null),
+});
 const follower = new Follower($("#scroller"), $("#transcript"), () => showJump());
+showWelcome($("#welcome"), ask);
 
-function ask(text) {
-  const id = chat.ask(current, text);
+function ask(question) {
+  const id = chat.ask(current, question, preferences.setup);
   if (id !== current) void show(id);
   follower.jump();
 }
@@ -53,16 +70,21 @@ async function show(id) {
 
 function showPath(path) {
   document.body.dataset.view = path.length ? "conversation" : "empty";
-  const title = current ? chat.title(current) : "New chat";
-  document.title = `${title} · Tickwire`;
-  $("#title").textContent = title;
+  showTitle();
   transcript.show(path);
   composer.busy = current !== null && chat.isBusy(current);
   showJump();
 }
 
+function showTitle() {
+  const title = chat.get(current)?.title ?? text("page.newChat");
+  document.title = text("page.title", title);
+  $("#title").textContent = title;
+}
+
 function showList() {
   sidebar.show(chat.list, current, (id) => chat.isBusy(id));
+  showTitle();
 }
 
 function showJump() {
@@ -99,37 +121,30 @@ function lastOpen() {
   }
 }
 
-function confirmRemoval(id) {
-  const dialog = $("#removal");
-  dialog.querySelector("strong").textContent = chat.title(id);
-  dialog.onclose = async () => {
-    if (dialog.returnValue !== "delete") return;
-    // What is seen to be gone must be gone, even if the page is reloaded at once.
-    await chat.remove(id);
-    if (id === current) void show(null);
-  };
-  dialog.returnValue = "";
-  dialog.showModal();
+async function remove(id) {
+  // What is seen to be gone must be gone, even if the page is reloaded at once.
+  if (await removal.ask(chat.get(id).title)) await chat.remove(id);
 }
 
-function notify(text) {
+function notify(words) {
   const notice = $("#notice");
-  notice.querySelector("p").textContent = text;
+  notice.querySelector("p").textContent = words;
   notice.hidden = false;
 }
 
 async function askForModel() {
   try {
     const reply = await fetch("/v1/models");
-    const models = (await reply.json()).data;
-    chat.model = models[0].id;
-    link.model = chat.model;
+    link.model = (await reply.json()).data[0].id;
   } catch {
     // The name is a nicety; the socket says by itself when the server is not there.
   }
 }
 
-chat.addEventListener("list", showList);
+chat.addEventListener("list", () => {
+  if (current && !chat.has(current)) void show(null);
+  else showList();
+});
 chat.addEventListener("path", ({ detail }) => {
   if (detail.conversationId === current) showPath(chat.path(current));
 });
@@ -143,13 +158,11 @@ chat.addEventListener("settled", ({ detail: { message } }) => {
   announcer.finish(message, message.error?.message ?? endingOf(message));
   composer.busy = chat.isBusy(current);
 });
-chat.addEventListener("trouble", ({ detail }) => {
-  notify(`This browser could not keep the conversation: ${detail.error.message}`);
-});
+chat.addEventListener("trouble", ({ detail }) => notify(text("page.notKept", detail.error.message)));
 
 wire.addEventListener("connection", ({ detail }) => {
   link.show(detail);
-  if (detail.state === Connection.OPEN && chat.model === null) void askForModel();
+  if (detail.state === Connection.OPEN) void askForModel();
 });
 wire.addEventListener("notice", ({ detail }) => notify(detail.message));
 link.show(wire.connection);
@@ -161,13 +174,10 @@ $("#jump").addEventListener("click", () => follower.jump());
 $("#notice button").addEventListener("click", () => {
   $("#notice").hidden = true;
 });
-for (const button of document.querySelectorAll(".suggestion")) {
-  button.addEventListener("click", () => ask(button.dataset.prompt));
-}
-addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || event.isComposing || $("#removal").open) return;
+keys.on("escape", "keys.stop", () => {
   if (sidebar.isOpen) sidebar.close();
   else if (current) chat.stop(current);
+  return false;
 });
 addEventListener("popstate", () => show(addressed()));
 addEventListener("pagehide", () => chat.saveRunning());
@@ -175,4 +185,4 @@ addEventListener("pagehide", () => chat.saveRunning());
 await chat.load();
 await show(addressed() ?? lastOpen());
 document.body.dataset.ready = "yes";
-if (!store.lasting) notify("This browser keeps no conversations for this page: they last until it is closed.");
+if (!store.lasting) notify(text("page.keepsNothing"));

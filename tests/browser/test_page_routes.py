@@ -50,7 +50,7 @@ def test_the_own_host_may_be_spoken_to(host: str) -> None:
     ("path", "kind"),
     [
         ("app.js", "text/javascript"),
-        ("style.css", "text/css"),
+        ("styles/base.css", "text/css"),
         ("icon.svg", "image/svg+xml"),
         ("vendor/dompurify/purify.es.mjs", "text/javascript"),
         ("vendor/jetbrains-mono/jetbrains-mono-latin-wght-normal.woff2", "font/woff2"),

@@ -12,7 +12,7 @@ from playwright.async_api import BrowserContext, Page, expect
 
 from tests.app.harness import RunningServer, eventually, running, said
 from tests.browser.conftest import Watch
-from tests.browser.test_chat import ask, is_kept, last_answer
+from tests.browser.person import ask, is_kept, last_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -71,7 +71,7 @@ async def test_the_sanitiser_holds_without_the_markdown_step(page: Page, watch: 
     watch.allow("Content Security Policy|policy violation")
     kept = await page.evaluate(
         """async (payloads) => {
-            const { sanitise } = await import("/static/markdown.js");
+            const { sanitise } = await import("/static/render/markdown.js");
             return payloads.map((html) => {
                 const box = document.createElement("div");
                 box.append(sanitise(html));
@@ -173,7 +173,7 @@ async def test_growing_text_ends_as_the_same_page_as_the_text_at_once(page: Page
     """Whatever the chunks: blocks that were kept while the text grew are what a single rendering gives."""
     grown, once = await page.evaluate(
         """async (text) => {
-            const { MarkdownView } = await import("/static/markdown.js");
+            const { MarkdownView } = await import("/static/render/markdown.js");
             const frame = () => new Promise(requestAnimationFrame);
             const grow = document.createElement("div"), whole = document.createElement("div");
             const view = new MarkdownView(grow);
@@ -205,7 +205,7 @@ async def test_finished_blocks_keep_their_elements(page: Page) -> None:
     """A reader may select or copy in what is finished while the rest still grows."""
     kept = await page.evaluate(
         """async () => {
-            const { MarkdownView } = await import("/static/markdown.js");
+            const { MarkdownView } = await import("/static/render/markdown.js");
             const frame = () => new Promise(requestAnimationFrame);
             const root = document.createElement("div");
             const view = new MarkdownView(root);
@@ -225,7 +225,7 @@ async def test_a_list_with_blank_lines_is_one_list_while_it_grows(page: Page) ->
     """Between the blank line and the next number's dot, the next item looks like a paragraph."""
     lists = await page.evaluate(
         """async () => {
-            const { MarkdownView } = await import("/static/markdown.js");
+            const { MarkdownView } = await import("/static/render/markdown.js");
             const root = document.createElement("div");
             const view = new MarkdownView(root);
             const counts = [];
@@ -245,7 +245,7 @@ async def test_a_list_with_blank_lines_is_one_list_while_it_grows(page: Page) ->
 async def test_half_written_marks_do_not_flicker(page: Page) -> None:
     mended = await page.evaluate(
         """async (sources) => {
-            const { mend } = await import("/static/markdown.js");
+            const { mend } = await import("/static/render/markdown.js");
             return sources.map(mend);
         }""",
         [

@@ -5,9 +5,10 @@
  * Everything that a model wrote passes `sanitise`, every time; code is set as text and never parsed as HTML.
  */
 
-import { Marked } from "./vendor/marked/marked.esm.js";
-import DOMPurify from "./vendor/dompurify/purify.es.mjs";
-import { h, icon, iconButton } from "./dom.js";
+import { Marked } from "../vendor/marked/marked.esm.js";
+import DOMPurify from "../vendor/dompurify/purify.es.mjs";
+import { h, icon, iconButton } from "../view/dom.js";
+import { text as say } from "../texts.js";
 
 const TAGS =
   "a b blockquote br code del details em h1 h2 h3 h4 h5 h6 hr i ins kbd li mark ol p pre s small strong sub summary " +
@@ -26,7 +27,7 @@ function escapeHtml(text) {
 /** Images never load by themselves: an image's address can carry data out. It becomes a link that says where to. */
 function imageChip({ href, text }) {
   const url = URL.parse?.(href) ?? (URL.canParse(href) ? new URL(href) : null);
-  const alt = escapeHtml(text || "Image");
+  const alt = escapeHtml(text || say("code.image"));
   if (!url || !/^https?:$/.test(url.protocol)) return `<kbd>${alt}</kbd>`;
   return `<a class="image-chip" href="${escapeHtml(url.href)}">${alt} <small>${escapeHtml(url.host)}</small></a>`;
 }
@@ -70,12 +71,12 @@ export function sanitise(html) {
 }
 
 function codeFigure(code, language) {
-  const copy = iconButton("copy", "Copy code", { class: "icon-button copy-code" });
+  const copy = iconButton("copy", say("code.copy"), { class: "icon-button copy-code" });
   copy.append(icon("check"));
   return h(
     "figure",
     { class: "code" },
-    h("figcaption", {}, h("span", {}, language || "text"), copy),
+    h("figcaption", {}, h("span", {}, language || say("code.plain")), copy),
     h("pre", { tabindex: "0", dir: "ltr" }, code),
   );
 }
@@ -87,7 +88,7 @@ function dress(fragment) {
     pre.replaceWith(codeFigure(code, language));
   }
   for (const table of fragment.querySelectorAll("table")) {
-    const scroll = h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Table" });
+    const scroll = h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": say("code.table") });
     table.replaceWith(scroll);
     scroll.append(table);
   }

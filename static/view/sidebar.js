@@ -5,6 +5,7 @@
 
 import { h, iconButton } from "./dom.js";
 import { dayName } from "./format.js";
+import { text } from "../texts.js";
 
 export class Sidebar {
   #root;
@@ -56,9 +57,9 @@ export class Sidebar {
       "button",
       { type: "button", class: "open", "aria-current": current && "true", dir: "auto", title, onclick: () => this.#handlers.onopen(id) },
       h("span", {}, title),
-      busy ? h("i", { class: "live", role: "img", "aria-label": "answering" }) : null,
+      busy ? h("i", { class: "live", role: "img", "aria-label": text("list.answering") }) : null,
     );
-    const remove = iconButton("trash", `Delete “${title}”`, { onclick: () => this.#handlers.onremove(id) });
+    const remove = iconButton("trash", text("list.remove", title), { onclick: () => this.#handlers.onremove(id) });
     return h("li", { class: current && "current" }, open, remove);
   }
 }

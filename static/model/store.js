@@ -1,10 +1,10 @@
 /**
  * Conversations that outlive the page, in IndexedDB.
  *
- * Knows records: a conversation is a tree of messages, each naming its parent; `head` is the leaf that is shown,
- * and the way from it to the root is the conversation as read. It does not know who writes or shows them.
+ * Knows records; it does not know who writes or shows them. A conversation is a tree of messages (tree.js), `head` the
+ * leaf that is shown.
  *
- *     conversation  {id, title, created, updated, head}
+ *     conversation  {id, title, created, updated, head, pinned?, setup}      setup: see setup.js
  *     message       {id, conversation, parent, role: "user" | "assistant", text, created, status?, error?, stats?,
  *                    responseId?, sequence?}
  *
@@ -63,16 +63,24 @@ class LastingStore {
     db.onversionchange = () => db.close();
   }
 
-  /** All conversations, the one written to last first. */
-  async conversations() {
-    const all = await settled(this.#db.transaction("conversations").objectStore("conversations").getAll());
-    return all.sort((a, b) => b.updated - a.updated);
+  /** All conversations, in no order. */
+  conversations() {
+    return settled(this.#db.transaction("conversations").objectStore("conversations").getAll());
   }
 
-  /** All messages of one conversation, in no order. */
-  messages(conversationId) {
-    const index = this.#db.transaction("messages").objectStore("messages").index("conversation");
-    return settled(index.getAll(conversationId));
+  /** One conversation and its messages, the latter in no order; undefined: it was removed, or never was. */
+  async read(conversationId) {
+    const transaction = this.#db.transaction(["conversations", "messages"]);
+    const [conversation, messages] = await Promise.all([
+      settled(transaction.objectStore("conversations").get(conversationId)),
+      settled(transaction.objectStore("messages").index("conversation").getAll(conversationId)),
+    ]);
+    return conversation && { conversation, messages };
+  }
+
+  /** All messages, for a search. */
+  messages() {
+    return settled(this.#db.transaction("messages").objectStore("messages").getAll());
   }
 
   /** All messages whose status is one of these, in no order. */
@@ -81,28 +89,24 @@ class LastingStore {
     return (await Promise.all(statuses.map((status) => settled(index.getAll(status))))).flat();
   }
 
-  /** Writes a conversation and its new message in one transaction. */
-  save(conversation, message) {
-    const transaction = this.#db.transaction(["conversations", "messages"], "readwrite");
-    transaction.objectStore("conversations").put(conversation);
-    transaction.objectStore("messages").put(message);
-    // A page that is going away may not live to see its transaction commit by itself.
-    transaction.commit();
-    return committed(transaction);
+  /** Writes what a conversation is now, with messages that are new or have changed, and without the removed ones. */
+  save(conversation, { messages = [], removed = [] } = {}) {
+    return this.#write((conversations, records) => {
+      conversations.put(conversation);
+      for (const message of messages) records.put(message);
+      for (const id of removed) records.delete(id);
+    });
   }
 
   /** Writes what a message is now. Its conversation is left alone: another tab may have carried it on. */
   update(message) {
-    const transaction = this.#db.transaction("messages", "readwrite");
-    transaction.objectStore("messages").put(message);
-    transaction.commit(); // As in `save`.
-    return committed(transaction);
+    return this.#write((_, records) => records.put(message));
   }
 
   /**
    * Removes a conversation with all its messages. The conversation goes in a transaction of its own, committed at
-   * once as in `save`: finding the messages takes a step more, and what a page that goes away did not finish is
-   * undone. Messages left without a conversation are never shown.
+   * once: finding the messages takes a step more, and what a page that goes away did not finish is undone. Messages
+   * left without a conversation are never shown.
    */
   async remove(conversationId) {
     const removal = this.#db.transaction("conversations", "readwrite");
@@ -114,6 +118,14 @@ class LastingStore {
     keys.onsuccess = () => keys.result.forEach((key) => messages.delete(key));
     await Promise.all([committed(removal), committed(sweep)]);
   }
+
+  #write(act) {
+    const transaction = this.#db.transaction(["conversations", "messages"], "readwrite");
+    act(transaction.objectStore("conversations"), transaction.objectStore("messages"));
+    // A page that is going away may not live to see its transaction commit by itself.
+    transaction.commit();
+    return committed(transaction);
+  }
 }
 
 class PassingStore {
@@ -122,20 +134,27 @@ class PassingStore {
   #messages = new Map();
 
   async conversations() {
-    return [...this.#conversations.values()].sort((a, b) => b.updated - a.updated);
+    return [...this.#conversations.values()];
   }
 
-  async messages(conversationId) {
-    return [...this.#messages.values()].filter((message) => message.conversation === conversationId);
+  async read(conversationId) {
+    const conversation = this.#conversations.get(conversationId);
+    const messages = (await this.messages()).filter((message) => message.conversation === conversationId);
+    return conversation && { conversation, messages };
+  }
+
+  async messages() {
+    return [...this.#messages.values()];
   }
 
   async withStatus(statuses) {
-    return [...this.#messages.values()].filter((message) => statuses.includes(message.status));
+    return (await this.messages()).filter((message) => statuses.includes(message.status));
   }
 
-  async save(conversation, message) {
+  async save(conversation, { messages = [], removed = [] } = {}) {
     this.#conversations.set(conversation.id, { ...conversation });
-    this.#messages.set(message.id, { ...message });
+    for (const message of messages) await this.update(message);
+    for (const id of removed) this.#messages.delete(id);
   }
 
   async update(message) {
@@ -143,15 +162,8 @@ class PassingStore {
   }
 
   async remove(conversationId) {
+    const { messages = [] } = (await this.read(conversationId)) ?? {};
     this.#conversations.delete(conversationId);
-    for (const message of await this.messages(conversationId)) this.#messages.delete(message.id);
+    for (const { id } of messages) this.#messages.delete(id);
   }
-}
-
-/** The messages from the root down to `head`: the conversation as it is read. */
-export function pathTo(head, messages) {
-  const byId = new Map(messages.map((message) => [message.id, message]));
-  const path = [];
-  for (let message = byId.get(head); message; message = byId.get(message.parent)) path.unshift(message);
-  return path;
 }

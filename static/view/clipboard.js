@@ -1,10 +1,12 @@
 /** Copies text, also on a page served over plain http from another host, where navigator.clipboard is missing. */
 
+import { text } from "../texts.js";
+
 /** @returns {Promise<boolean>} whether the text is on the clipboard now */
-export async function copyText(text) {
+export async function copyText(words) {
   if (navigator.clipboard) {
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(words);
       return true;
     } catch {
       // Refused by a permission: the older way below may still be allowed.
@@ -12,7 +14,7 @@ export async function copyText(text) {
   }
   const before = document.activeElement;
   const field = document.createElement("textarea");
-  field.value = text;
+  field.value = words;
   field.className = "visually-hidden";
   document.body.append(field);
   field.select();
@@ -23,11 +25,11 @@ export async function copyText(text) {
 }
 
 /** Copies, and shows on the button for a moment that it did. */
-export async function copyFrom(button, text) {
-  const copied = await copyText(text);
+export async function copyFrom(button, words) {
+  const copied = await copyText(words);
   const label = button.getAttribute("aria-label");
   button.dataset.copied = copied ? "yes" : "no";
-  button.setAttribute("aria-label", copied ? "Copied" : "The browser did not allow copying");
+  button.setAttribute("aria-label", text(copied ? "copied.yes" : "copied.no"));
   setTimeout(() => {
     delete button.dataset.copied;
     button.setAttribute("aria-label", label);

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import BrowserContext, Locator, Page, expect
@@ -30,33 +24,6 @@ addEventListener("DOMContentLoaded", () => {
   }).observe(document.querySelector("#transcript"), { childList: true, subtree: true, characterData: true });
 });
 """
-
-
-@pytest.fixture(scope="module")
-def origin(default_model_dir: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model", str(default_model_dir)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKWIRE_")}
-    server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    assert server.stdout is not None
-    try:
-        for line in server.stdout:
-            if found := re.search(r"http://[^\s/]+", line):
-                yield found[0]
-                break
-        else:
-            pytest.fail(f"the server ended with {server.wait()} before it was ready")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate()
-
-
-@pytest.fixture
-def watch(origin: str) -> Iterator[Watch]:
-    watch = Watch(origin)
-    yield watch
-    watch.check()
 
 
 async def test_ask_watch_stop_and_come_back(context: BrowserContext, origin: str, watch: Watch) -> None:

@@ -3,6 +3,8 @@
  * Knows keys, IMEs and touch keyboards. It does not know conversations: it calls `onsend(text)` and `onstop()`.
  */
 
+import { text } from "../texts.js";
+
 const touch = matchMedia("(pointer: coarse)");
 
 export class Composer {
@@ -31,9 +33,9 @@ export class Composer {
   set busy(busy) {
     this.#busy = busy;
     this.#form.dataset.busy = busy ? "yes" : "no";
-    const label = busy ? "Stop the answer" : "Send";
+    const label = text(busy ? "composer.stop" : "composer.send");
     this.#button.setAttribute("aria-label", label);
-    this.#button.title = busy ? "Stop (Esc)" : "Send (Enter)";
+    this.#button.title = text(busy ? "composer.stopKey" : "composer.sendKey");
     this.#changed();
   }
 
@@ -43,11 +45,11 @@ export class Composer {
   }
 
   #send() {
-    const text = this.#field.value.trim();
-    if (!text) return;
+    const question = this.#field.value.trim();
+    if (!question) return;
     this.#field.value = "";
     this.#changed();
-    this.#handlers.onsend(text);
+    this.#handlers.onsend(question);
   }
 
   #key(event) {

@@ -1,17 +1,10 @@
 /**
  * How the connection stands, said honestly: a dot beside the model's name, and a strip above the composer when
- * it is gone. Knows words for states. It does not know what is sent.
+ * it is gone. It does not know what is sent.
  */
 
-import { Connection } from "./tickwire.js";
-
-const WORDS = {
-  [Connection.CONNECTING]: "Connecting",
-  [Connection.OPEN]: "Connected",
-  [Connection.WAITING]: "Not connected",
-  [Connection.REFUSED]: "Refused",
-  [Connection.CLOSED]: "Closed",
-};
+import { Connection } from "../tickwire.js";
+import { text } from "../texts.js";
 
 export class LinkView {
   #chip;
@@ -37,7 +30,7 @@ export class LinkView {
     clearInterval(this.#clock);
     this.#everOpen ||= state === Connection.OPEN;
     this.#chip.dataset.state = state;
-    this.#chip.querySelector(".state").textContent = WORDS[state];
+    this.#chip.querySelector(".state").textContent = text(`link.${state}`);
     // While a new try is under way the strip stays as it is: it would only flicker.
     if (state === Connection.CONNECTING) return;
     this.#strip.hidden = state === Connection.OPEN;
@@ -46,12 +39,12 @@ export class LinkView {
   }
 
   #say({ state, retryAt, reason }) {
-    const what = this.#everOpen ? "The connection is lost." : "The server cannot be reached.";
+    const what = text(this.#everOpen ? "link.lost" : "link.unreachable");
     if (state === Connection.WAITING) {
       const left = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
-      this.#words.textContent = left > 0 ? `${what} Next try in ${left} s.` : `${what} Trying again.`;
+      this.#words.textContent = text("link.nextTry", what, left);
     } else if (state === Connection.REFUSED) {
-      this.#words.textContent = `The server refused the connection${reason ? `: ${reason}` : "."}`;
+      this.#words.textContent = text("link.refusedFor", reason);
     }
   }
 }

@@ -4,23 +4,19 @@
  * Knows how messages look. It does not know where they come from; buttons report through `actions`.
  */
 
-import { isRunning } from "./chat.js";
+import { isRunning } from "../model/chat.js";
 import { copyFrom } from "./clipboard.js";
 import { h, icon, iconButton } from "./dom.js";
 import { seconds, tokenCount, tokenRate } from "./format.js";
-import { MarkdownView } from "./markdown.js";
-import { Status } from "./tickwire.js";
+import { MarkdownView } from "../render/markdown.js";
+import { Status } from "../tickwire.js";
+import { text as say } from "../texts.js";
 
-const ENDINGS = {
-  [Status.LENGTH]: "Cut at the token limit",
-  [Status.STOPPED]: "Stopped",
-  [Status.INTERRUPTED]: "Interrupted",
-  [Status.FAILED]: "Failed",
-};
+const ENDINGS = [Status.LENGTH, Status.STOPPED, Status.INTERRUPTED, Status.FAILED];
 
 /** How an answer ended, in words; empty for one that simply ended. */
 export function endingOf(message) {
-  return ENDINGS[message.status] ?? "";
+  return ENDINGS.includes(message.status) ? say(`answer.${message.status}`) : "";
 }
 
 function figuresOf({ stats }) {
@@ -28,13 +24,13 @@ function figuresOf({ stats }) {
   const figures = [];
   if (stats.tokens !== null) figures.push(tokenCount(stats.tokens));
   if (stats.tokensPerSecond !== null) figures.push(tokenRate(stats.tokensPerSecond));
-  if (stats.firstTokenMs !== null) figures.push(`first token ${seconds(stats.firstTokenMs)}`);
+  if (stats.firstTokenMs !== null) figures.push(say("answer.firstToken", seconds(stats.firstTokenMs)));
   return figures;
 }
 
 function questionElement(message) {
   const text = h("div", { class: "question", dir: "auto" }, message.text);
-  return h("article", { class: "turn user", "aria-label": "You" }, text);
+  return h("article", { class: "turn user", "aria-label": say("question.you") }, text);
 }
 
 /** One answer: its text, what went wrong, its status line. */
@@ -54,7 +50,7 @@ class AnswerElement {
     this.#markdown = new MarkdownView(this.#text);
     this.element = h(
       "article",
-      { class: "turn assistant", "aria-label": "Answer", "data-message": message.id },
+      { class: "turn assistant", "aria-label": say("answer.answer"), "data-message": message.id },
       this.#text,
       this.#wait,
       this.#error,
@@ -91,9 +87,9 @@ class AnswerElement {
   }
 
   #buttons() {
-    const copy = iconButton("copy", "Copy answer", { onclick: () => copyFrom(copy, this.#message.text) });
+    const copy = iconButton("copy", say("answer.copy"), { onclick: () => copyFrom(copy, this.#message.text) });
     copy.append(icon("check"));
-    const retry = iconButton("retry", "Answer again", { class: "icon-button retry", onclick: this.#actions.retry });
+    const retry = iconButton("retry", say("answer.again"), { class: "icon-button retry", onclick: () => this.#actions.regenerate(this.#message) });
     return h("div", { class: "buttons" }, this.#message.text ? copy : null, this.#message.error ? null : retry);
   }
 
@@ -102,8 +98,8 @@ class AnswerElement {
     if (!error) return;
     const tooLong = error.code === "context_length_exceeded";
     const act = tooLong
-      ? h("button", { type: "button", class: "button", onclick: this.#actions.begin }, "New chat")
-      : h("button", { type: "button", class: "button", onclick: this.#actions.retry }, "Try again");
+      ? h("button", { type: "button", class: "button", onclick: () => this.#actions.begin() }, say("page.newChat"))
+      : h("button", { type: "button", class: "button", onclick: () => this.#actions.regenerate(this.#message) }, say("answer.tryAgain"));
     this.#error.replaceChildren(
       icon("alert"),
       h("div", {}, h("p", { dir: "auto" }, error.message), error.code ? h("code", {}, String(error.code)) : null),
@@ -113,7 +109,7 @@ class AnswerElement {
 }
 
 function waiting(status) {
-  const words = status === Status.QUEUED ? "Waiting for the connection" : "Waiting for the first token";
+  const words = say(status === Status.QUEUED ? "answer.waitingForConnection" : "answer.waitingForToken");
   return [h("span", { class: "pulse" }, h("i"), h("i"), h("i")), h("span", { class: "words" }, words)];
 }
 
@@ -122,7 +118,7 @@ export class Transcript {
   #actions;
   #answers = new Map();
 
-  /** @param actions {retry, begin}: what the buttons of an answer do */
+  /** @param actions {regenerate(answer), begin()}: what the buttons of an answer do */
   constructor(root, actions) {
     this.#root = root;
     this.#actions = actions;

@@ -1,0 +1,102 @@
+/**
+ * English. Whoever translates copies this file: a text is a string, or a function of what it speaks about; figures
+ * come to it written out in the reader's own way.
+ */
+
+const plural = new Intl.PluralRules("en");
+/** The form of a word that goes with a count. */
+const of = (count, one, other) => (plural.select(count) === "one" ? one : other);
+
+export default {
+  dir: "ltr",
+
+  page: {
+    conversations: "Conversations",
+    newChat: "New chat",
+    conversation: "Conversation",
+    jump: "Jump to latest",
+    dismiss: "Dismiss",
+    beingRead: "Answer being read",
+    title: (name) => `${name} · Tickwire`,
+    notKept: (reason) => `This browser could not keep the conversation: ${reason}`,
+    keepsNothing: "This browser keeps no conversations for this page: they last until it is closed.",
+  },
+
+  welcome: {
+    greeting: "Say something.",
+    what: "Tickwire runs the model itself.",
+    how: "Every token reaches you the moment it exists.",
+    suggestions: [
+      { verb: "Explain", rest: "how a rainbow forms", prompt: "Explain in three sentences how a rainbow forms." },
+      { verb: "Write", rest: "a short poem about the sea at night", prompt: "Write a short poem about the sea at night." },
+      { verb: "List", rest: "five ideas for a rainy Sunday", prompt: "Give me five ideas for a rainy Sunday." },
+      { verb: "Code", rest: "a Python function that reverses a string", prompt: "Write a Python function that reverses a string." },
+    ],
+  },
+
+  theme: { theme: "Theme", system: "As the system", light: "Light", dark: "Dark" },
+
+  link: {
+    connecting: "Connecting",
+    open: "Connected",
+    waiting: "Not connected",
+    refused: "Refused",
+    closed: "Closed",
+    tryNow: "Try now",
+    lost: "The connection is lost.",
+    unreachable: "The server cannot be reached.",
+    nextTry: (what, seconds) => (seconds > 0 ? `${what} Next try in ${seconds} s.` : `${what} Trying again.`),
+    refusedFor: (reason) => `The server refused the connection${reason ? `: ${reason}` : "."}`,
+  },
+
+  composer: {
+    message: "Message",
+    placeholder: "Write a message",
+    send: "Send",
+    sendKey: "Send (Enter)",
+    stop: "Stop the answer",
+    stopKey: "Stop (Esc)",
+    hint: "Models make mistakes; check what matters.",
+  },
+
+  list: {
+    earlier: "Earlier conversations",
+    answering: "answering",
+    remove: (title) => `Delete “${title}”`,
+    today: "Today",
+    yesterday: "Yesterday",
+    before: "Earlier",
+  },
+
+  removal: {
+    title: "Delete this conversation?",
+    what: "It is kept in this browser only, and cannot be brought back.",
+    keep: "Keep",
+    remove: "Delete",
+  },
+
+  question: { you: "You" },
+
+  answer: {
+    answer: "Answer",
+    copy: "Copy answer",
+    again: "Answer again",
+    tryAgain: "Try again",
+    waitingForConnection: "Waiting for the connection",
+    waitingForToken: "Waiting for the first token",
+    length: "Cut at the token limit",
+    stopped: "Stopped",
+    interrupted: "Interrupted",
+    failed: "Failed",
+    gone: "The rest of this answer is lost: the server does not have it any more.",
+    tokens: (count, shown) => `${shown} ${of(count, "token", "tokens")}`,
+    rate: (shown) => `${shown} tokens/s`,
+    firstToken: (shown) => `first token ${shown}`,
+    seconds: (shown) => `${shown} s`,
+  },
+
+  code: { copy: "Copy code", plain: "text", table: "Table", image: "Image" },
+  keys: { stop: "Stop the answer" },
+
+  copied: { yes: "Copied", no: "The browser did not allow copying" },
+};

@@ -1,0 +1,54 @@
+"""One real server with the default model, as `tickwire serve` starts it, and pages of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import BrowserContext, Page, expect
+
+from tests.browser.conftest import Watch
+
+
+@pytest.fixture(scope="session")
+def origin(default_model_dir: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model", str(default_model_dir)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKWIRE_")}
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    assert server.stdout is not None
+    try:
+        for line in server.stdout:
+            if found := re.search(r"http://[^\s/]+", line):
+                yield found[0]
+                break
+        else:
+            pytest.fail(f"the server ended with {server.wait()} before it was ready")
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate()
+
+
+@pytest.fixture
+def watch(origin: str) -> Iterator[Watch]:
+    watch = Watch(origin)
+    yield watch
+    watch.check()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(context: BrowserContext, origin: str, watch: Watch) -> Page:
+    page = await context.new_page()
+    watch.attach(page)
+    await page.goto(origin)
+    await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+    await expect(page.locator("body[data-ready]")).to_be_visible()
+    return page
