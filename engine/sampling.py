@@ -67,9 +67,9 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the sequence like the model's own end token does; they give no text."""
     include_stop: bool = False
+    """The stop string or the stop id's text that ended the answer is part of its text."""
     in_mid_text: bool = False
     """The answer goes on within a text, so a space at its beginning belongs to it."""
-    """The stop string or the stop id's text that ended the answer is part of its text."""
     n: int = 1
     """1..128 answers to the same prompt, each with a seed of its own."""
     logprobs: int | None = None

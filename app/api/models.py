@@ -10,10 +10,13 @@ from starlette.routing import BaseRoute, Route
 
 from app.api.http import error_response, json_response
 from app.protocol.errors import ApiError
+from app.protocol.sampling_fields import sampling_fields
 from app.service import Service
 
 
 def model_routes(service: Service) -> list[BaseRoute]:
+    sampling = sampling_fields(service.context)
+
     def described() -> dict[str, Any]:
         return {
             "id": service.model.name,
@@ -23,6 +26,7 @@ def model_routes(service: Service) -> list[BaseRoute]:
             "root": service.model.name,
             "parent": None,
             "max_model_len": service.context,
+            "sampling": sampling,
         }
 
     async def list_models(request: Request) -> Response:

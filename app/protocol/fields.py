@@ -2,17 +2,18 @@
 
 Knows: names, ranges and defaults on the wire. Does not know: how a token is drawn, how a queue is kept.
 
-Defaults are OpenAI's: temperature 1, top_p 1. What OpenAI does not have is an extension under vLLM's name
-for it (`top_k`, `min_p`, `repetition_penalty`, `allowed_token_ids`, `bad_words`, `min_tokens`, `ignore_eos`,
-`stop_token_ids`, `include_stop_str_in_output`, `cache_salt`) or under ours (`priority`, `max_queue_ms`,
-`max_time_ms`, `on_disconnect`). A field's description says what it allows, for error messages.
+Defaults are the engine's, which are OpenAI's: temperature 1, top_p 1. What OpenAI does not have is an
+extension under vLLM's name for it (`top_k`, `min_p`, `repetition_penalty`, `allowed_token_ids`, `bad_words`,
+`min_tokens`, `ignore_eos`, `stop_token_ids`, `include_stop_str_in_output`, `cache_salt`) or under ours
+(`priority`, `max_queue_ms`, `max_time_ms`, `on_disconnect`). A field's description says what it allows, for
+error messages.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -21,6 +22,8 @@ from app.protocol.errors import from_value_error
 from app.protocol.payload import StrictObject
 from engine.sampling import SamplingParams
 
+T = TypeVar("T")
+
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 MAX_STOPS = 16
 MAX_STRING = 1024
@@ -28,6 +31,7 @@ MAX_BIASED = 1024
 MAX_ALLOWED_IDS = 65536
 MAX_BAD_WORDS = 64
 MAX_NAME = 512
+_DEFAULTS = SamplingParams()
 
 
 def _as_list(value: object) -> object:
@@ -129,13 +133,13 @@ class RequestFields(StrictObject):
     ) -> SamplingParams:
         try:
             return SamplingParams(
-                temperature=_or(self.temperature, 1.0),
-                top_p=_or(self.top_p, 1.0),
-                top_k=self.top_k or 0,
-                min_p=self.min_p or 0.0,
-                presence_penalty=self.presence_penalty or 0.0,
-                frequency_penalty=self.frequency_penalty or 0.0,
-                repetition_penalty=_or(self.repetition_penalty, 1.0),
+                temperature=_or(self.temperature, _DEFAULTS.temperature),
+                top_p=_or(self.top_p, _DEFAULTS.top_p),
+                top_k=_or(self.top_k, _DEFAULTS.top_k),
+                min_p=_or(self.min_p, _DEFAULTS.min_p),
+                presence_penalty=_or(self.presence_penalty, _DEFAULTS.presence_penalty),
+                frequency_penalty=_or(self.frequency_penalty, _DEFAULTS.frequency_penalty),
+                repetition_penalty=_or(self.repetition_penalty, _DEFAULTS.repetition_penalty),
                 logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
                 allowed_token_ids=tuple(sorted(set(self.allowed_token_ids)))
                 if self.allowed_token_ids is not None
@@ -155,5 +159,5 @@ class RequestFields(StrictObject):
             raise from_value_error(error) from error
 
 
-def _or(value: float | None, default: float) -> float:
+def _or(value: T | None, default: T) -> T:
     return default if value is None else value

@@ -6,6 +6,7 @@ Knows: shapes, to the field: what is not in a schema is not sent. Does not know:
 from __future__ import annotations
 
 from app.protocol.responses import TERMINAL
+from app.protocol.sampling_fields import SAMPLING_FIELDS
 from app.spec.shapes import (
     COUNT,
     NULL,
@@ -39,6 +40,10 @@ MODELS: dict[str, Schema] = {
             "root": TEXT,
             "parent": NULL,
             "max_model_len": COUNT,
+            "sampling": {
+                **record({name: {"type": "object", "required": ["default"]} for name in SAMPLING_FIELDS}),
+                "description": "how tokens are chosen: a JSON schema of each field, with its default",
+            },
         }
     ),
     "ModelList": record({"object": one_of("list"), "data": items(ref("Model"))}),
