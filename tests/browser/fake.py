@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from app.api.page import page_routes
 
 MODEL = "fake-model"
+CONTEXT = 8192
 
 
 class Reply:
@@ -32,6 +33,10 @@ class Reply:
         self.cancelled = asyncio.Event()
         self.id = f"resp_{number}"
         self.events: list[dict[str, Any]] = []
+        self.prompt_tokens = 7
+        self.cached_tokens = 0
+        self.stats: dict[str, Any] = {}
+        """What a script wants `response.stats` to say beside what is counted."""
         self._refuse = refuse
         self._news = asyncio.Event()
         self._tokens = 0
@@ -51,6 +56,21 @@ class Reply:
                 number += 1
             else:
                 await news.wait()
+
+    def look(self) -> dict[str, Any]:
+        """The statistics of `response.stats`."""
+        used = self.prompt_tokens + self._tokens
+        counted = {"prompt_tokens": self.prompt_tokens, "cached_tokens": self.cached_tokens}
+        return {
+            "status": "generating" if self._tokens else "prefilling",
+            "queue_position": None,
+            "computed_tokens": self.prompt_tokens if self._tokens else 0,
+            "output_tokens": self._tokens,
+            "context_left": CONTEXT - used,
+            "tokens_per_s": None,
+            **counted,
+            **self.stats,
+        }
 
     async def begin(self) -> None:
         await self.send("response.created", response=self._response("in_progress"))
@@ -89,7 +109,12 @@ class Reply:
         await self._refuse(status, **error)
 
     def _response(self, status: str) -> dict[str, Any]:
-        usage = {"input_tokens": 7, "output_tokens": self._tokens, "total_tokens": 7 + self._tokens}
+        usage = {
+            "input_tokens": self.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens},
+            "output_tokens": self._tokens,
+            "total_tokens": self.prompt_tokens + self._tokens,
+        }
         return {
             "id": self.id,
             "object": "response",
@@ -116,14 +141,22 @@ def says(*pieces: str) -> Script:
     return script
 
 
+async def warms_up(reply: Reply) -> None:
+    await reply.send("response.created", response=reply._response("in_progress"))
+    await reply.complete()
+
+
 class FakeServer:
     """`scripts` are used in order, one for each `response.create`; `requests` are those frames, and `resumes`
-    those that took a response up."""
+    those that took a response up. Warm-ups need no script, and are in `warm_ups`; `num_connections` counts the
+    sockets that came."""
 
     def __init__(self) -> None:
         self.scripts: list[Script] = []
         self.requests: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
+        self.warm_ups: list[dict[str, Any]] = []
+        self.num_connections = 0
         self.origin = ""
         self._sockets: set[WebSocket] = set()
         self._numbers = itertools.count(1)
@@ -155,10 +188,13 @@ class FakeServer:
                 raise result
 
     async def _models(self, request: Request) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        return JSONResponse(
+            {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": CONTEXT}]}
+        )
 
     async def _responses(self, socket: WebSocket) -> None:
         await socket.accept()
+        self.num_connections += 1
         self._sockets.add(socket)
         try:
             while True:
@@ -175,10 +211,14 @@ class FakeServer:
 
         match frame["type"]:
             case "response.create":
-                self.requests.append(frame)
                 reply = Reply(frame, next(self._numbers), refuse)
                 self._replies[reply.id] = reply
-                self._do(self.scripts.pop(0)(reply))
+                if frame.get("generate") is False:
+                    self.warm_ups.append(frame)
+                    self._do(warms_up(reply))
+                else:
+                    self.requests.append(frame)
+                    self._do(self.scripts.pop(0)(reply))
                 self._do(reply.tell(socket, lane, 0))
             case "response.resume":
                 self.resumes.append(frame)
@@ -193,6 +233,11 @@ class FakeServer:
                 self._do(reply.tell(socket, lane, after + 1))
             case "response.cancel":
                 self._replies[frame["response_id"]].cancelled.set()
+            case "response.stats":
+                # Of one that was forgotten nothing is said, as of one that has just ended.
+                if reply := self._replies.get(frame["response_id"]):
+                    told = {"response_id": reply.id, "stats": reply.look()}
+                    await socket.send_text(json.dumps({"type": "response.stats", "stream_id": lane, **told}))
             case "ping":
                 await socket.send_text(json.dumps({"type": "pong", "id": frame["id"], "time": 0}))
             case kind:
