@@ -123,7 +123,8 @@ function lastOpen() {
 
 async function remove(id) {
   // What is seen to be gone must be gone, even if the page is reloaded at once.
-  if (await removal.ask(chat.get(id).title)) await chat.remove(id);
+  const question = { title: text("removal.title"), what: chat.get(id).title, words: text("removal.what") };
+  if (await removal.ask(question)) await chat.remove(id);
 }
 
 function notify(words) {

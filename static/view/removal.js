@@ -5,7 +5,9 @@ import { text } from "../texts.js";
 
 export class RemovalDialog {
   #dialog;
+  #title = h("h2", { id: "removal-title" });
   #what = h("strong", { dir: "auto" });
+  #words = h("p");
 
   /** @param root where dialogs are */
   constructor(root) {
@@ -17,18 +19,24 @@ export class RemovalDialog {
       h(
         "form",
         { method: "dialog" },
-        h("h2", { id: "removal-title" }, text("removal.title")),
+        this.#title,
         h("p", {}, this.#what),
-        h("p", {}, text("removal.what")),
+        this.#words,
         h("div", { class: "choices" }, keep, remove),
       ),
     );
     root.append(this.#dialog);
   }
 
-  /** @returns {Promise<boolean>} whether it is to be removed */
-  ask(what) {
+  /**
+   * @param {{title: string, what: string, words: string}} question its heading, what it is about in that one's own
+   *   words, and what will have happened
+   * @returns {Promise<boolean>} whether it is to be removed
+   */
+  ask({ title, what, words }) {
+    this.#title.textContent = title;
     this.#what.textContent = what;
+    this.#words.textContent = words;
     this.#dialog.returnValue = "";
     this.#dialog.showModal();
     return new Promise((resolve) => {
