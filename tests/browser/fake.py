@@ -20,6 +20,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from app.api.page import page_routes
+from app.protocol.sampling_fields import sampling_fields
 
 MODEL = "fake-model"
 CONTEXT = 8192
@@ -188,9 +189,8 @@ class FakeServer:
                 raise result
 
     async def _models(self, request: Request) -> JSONResponse:
-        return JSONResponse(
-            {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": CONTEXT}]}
-        )
+        told = {"max_model_len": CONTEXT, "sampling": sampling_fields(CONTEXT)}
+        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model", **told}]})
 
     async def _responses(self, socket: WebSocket) -> None:
         await socket.accept()
