@@ -65,6 +65,10 @@ class TickRecorder:
         """Oldest first. May be called from any thread: a deque is copied in one piece."""
         return list(self._ring.copy())
 
+    def since(self, number: int, most: int) -> list[TickRecord]:
+        """Of the ticks behind tick `number` the last `most`, oldest first. From any thread, as above."""
+        return [record for record in self.records()[-most:] if record.number > number]
+
 
 @dataclass(frozen=True, slots=True)
 class Recent:

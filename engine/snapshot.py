@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.blocks import BLOCK_SIZE
@@ -36,8 +37,11 @@ class SequencePicture:
     row: int
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int
+    """Of the prompt's: were there already when it first entered."""
     computed_tokens: int
-    blocks: int
+    table: tuple[int, ...]
+    """Its blocks, in order. Shared ones stand in several tables."""
     session: str
     preemptions: int
     is_padding: bool
@@ -102,6 +106,20 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
     )
 
 
+def runs(table: Iterable[int]) -> list[list[int]]:
+    """Block numbers as [first, count] of those that follow each other: memory that was free in one piece is
+    given in one piece."""
+    found: list[list[int]] = []
+    next_one = -1
+    for block in table:
+        if block == next_one:
+            found[-1][1] += 1
+        else:
+            found.append([block, 1])
+        next_one = block + 1
+    return found
+
+
 def digest(session: str) -> str:
     """The same for the same session as long as this process lives, and nothing else can be told from it."""
     return hashlib.blake2b(session.encode(), digest_size=4, key=_SECRET).hexdigest()
@@ -133,8 +151,9 @@ def _picture(sequence: Sequence, is_padding: bool) -> SequencePicture:
         row=sequence.row,
         prompt_tokens=sequence.num_prompt_tokens,
         output_tokens=sequence.num_output_tokens,
+        cached_tokens=sequence.num_cached_tokens,
         computed_tokens=sequence.num_computed,
-        blocks=len(sequence.blocks),
+        table=tuple(sequence.blocks),
         session=digest(sequence.request.session),
         preemptions=sequence.num_preemptions,
         is_padding=is_padding,

@@ -7,7 +7,9 @@ server.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,23 +17,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from app.api.http import json_response
+from app.api.http import json_response, told
+from app.protocol.errors import ApiError, invalid_value, shown
 from app.service import Service
 from engine.blocks import BLOCK_SIZE
 from engine.engine import Engine, EngineStats
-from engine.recorder import chrome_trace, recent
-from engine.snapshot import LEGEND, Snapshot, take_snapshot
+from engine.recorder import TickRecord, chrome_trace, recent
+from engine.snapshot import LEGEND, SequencePicture, Snapshot, runs, short_id, take_snapshot
 
 RECENT_S = 5.0
 """Seconds that the rates are taken over."""
+MOST_TICKS = 256
+"""Ticks told at once: some seconds' worth, for whoever asks several times a second."""
+_TICK = re.compile(r"[0-9]{1,18}")
 
 
 def debug_routes(service: Service) -> list[BaseRoute]:
     async def engine_now(request: Request) -> Response:
         """Waits for the end of the tick that is running."""
+        after = _after(request.query_params)
         engine = service.bridge.engine
         snapshot = await asyncio.wrap_future(engine.inspect(take_snapshot))
-        return json_response({"model": service.model.name, **_state(engine), **_picture(snapshot)})
+        picture = {"model": service.model.name, **_state(engine), **_picture(snapshot)}
+        if after is not None:
+            picture["ticks"] = [_tick(record) for record in engine.recorder.since(after, MOST_TICKS)]
+        return json_response(picture)
 
     async def trace(request: Request) -> Response:
         """The last ticks, for chrome://tracing or ui.perfetto.dev."""
@@ -41,9 +51,31 @@ def debug_routes(service: Service) -> list[BaseRoute]:
         return await asyncio.to_thread(lambda: json_response(chrome_trace(records), headers=headers))
 
     return [
-        Route("/debug/engine", engine_now, methods=["GET"]),
+        Route("/debug/engine", told(engine_now), methods=["GET"]),
         Route("/debug/trace", trace, methods=["GET"]),
     ]
+
+
+def _after(query: Mapping[str, str]) -> int | None:
+    """The tick behind which to tell of ticks; None: of none.
+
+    Raises:
+        ApiError: it is no number, or something else is asked for.
+    """
+    for name in query:
+        if name != "after":
+            raise ApiError(
+                400,
+                f"{name[:60]}: unknown parameter; allowed: after",
+                code="unknown_parameter",
+                param=name[:60],
+            )
+    after = query.get("after")
+    if after is None:
+        return None
+    if not _TICK.fullmatch(after):
+        raise invalid_value("after", f"got {shown(after)}, allowed: the number of a tick, in digits")
+    return int(after)
 
 
 def _state(engine: Engine) -> dict[str, Any]:
@@ -88,6 +120,39 @@ def _counts(stats: EngineStats) -> dict[str, Any]:
 def _picture(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "blocks": {"map": snapshot.blocks, "legend": LEGEND},
-        "running": [asdict(each) for each in snapshot.running],
+        "running": [_sequence(each) for each in snapshot.running],
         "waiting": [{"session": session, "count": count} for session, count in snapshot.waiting],
+    }
+
+
+def _sequence(sequence: SequencePicture) -> dict[str, Any]:
+    return {
+        "id": sequence.id,
+        "row": sequence.row,
+        "prompt_tokens": sequence.prompt_tokens,
+        "output_tokens": sequence.output_tokens,
+        "cached_tokens": sequence.cached_tokens,
+        "computed_tokens": sequence.computed_tokens,
+        "blocks": len(sequence.table),
+        "table": runs(sequence.table),
+        "session": sequence.session,
+        "preemptions": sequence.preemptions,
+        "is_padding": sequence.is_padding,
+    }
+
+
+def _tick(record: TickRecord) -> dict[str, Any]:
+    """What is computed and not sampled is reading: prompts, and what a preempted sequence had before."""
+    return {
+        "number": record.number,
+        "start": record.start,
+        "ms": sum(record.stages) / 1000,
+        "rows": record.rows,
+        "prefill_tokens": record.tokens - record.sampled,
+        "decode_tokens": record.sampled,
+        "waiting": record.waiting,
+        "stages": record.stages._asdict(),
+        "admitted": [short_id(each) for each in record.admitted],
+        "ended": [short_id(each) for each in record.ended],
+        "preempted": [short_id(each) for each in record.preempted],
     }

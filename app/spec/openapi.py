@@ -153,7 +153,13 @@ def _paths() -> dict[str, Any]:
         "/health": {"get": _readiness("isHealthy")},
         "/metrics": {"get": _operation("getMetrics", "For Prometheus", {"text/plain": {"schema": TEXT}})},
         "/debug/engine": {
-            "get": _operation("getEngine", "What the engine is doing", _json({"type": "object"}))
+            "get": _operation(
+                "getEngine",
+                "What the engine is doing",
+                _json({"type": "object"}),
+                errors=(400,),
+                parameters=[_in_query("after", COUNT, "tell of the ticks behind this one, too")],
+            )
         },
         "/debug/trace": {
             "get": _operation("getTrace", "The last ticks, for chrome://tracing", _json({"type": "object"}))

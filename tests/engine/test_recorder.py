@@ -57,6 +57,15 @@ def test_the_ring_keeps_the_last_ticks():
     assert [each.number for each in recorder.records()] == [2, 3, 4]
 
 
+def test_ticks_are_given_from_a_number_on():
+    recorder = TickRecorder(5)
+    for number in range(1, 9):
+        recorder.add(record(number))
+    assert [each.number for each in recorder.since(6, most=10)] == [7, 8]
+    assert [each.number for each in recorder.since(0, most=3)] == [6, 7, 8]
+    assert recorder.since(8, most=3) == []
+
+
 def test_the_last_seconds_are_summed_up():
     ticks = [record(number, start=100.0 + number, rows=number) for number in range(10)]
     last = recent(ticks, now=110.0, seconds=4.0)

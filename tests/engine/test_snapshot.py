@@ -8,7 +8,7 @@ from engine.config import Admission
 from engine.engine import Engine
 from engine.request import Priority
 from engine.scheduler import Plan
-from engine.snapshot import Progress, Snapshot, look_at, take_snapshot
+from engine.snapshot import Progress, Snapshot, look_at, runs, take_snapshot
 from tests.fakes import make_engine, make_request, run_until_idle
 
 
@@ -39,7 +39,8 @@ def test_blocks_show_how_full_they_are():
     picture = look(engine)
     assert sorted(picture.blocks) == sorted("#+....")
     (sequence,) = picture.running
-    assert (sequence.id, sequence.prompt_tokens, sequence.blocks) == ("a", 20, 2)
+    assert (sequence.id, sequence.prompt_tokens, len(sequence.table)) == ("a", 20, 2)
+    assert [picture.blocks[block] for block in sequence.table] == ["#", "+"]
     # The command is taken at the beginning of the second tick.
     assert (sequence.output_tokens, sequence.computed_tokens) == (1, 20)
 
@@ -67,7 +68,17 @@ def test_kept_and_shared_blocks_are_told_apart():
     for name in "bc":
         engine.submit(make_request(name, "x" * 40, max_tokens=20))
     engine.tick()
-    assert sorted(look(engine).blocks) == sorted("ss++....")
+    picture = look(engine)
+    assert sorted(picture.blocks) == sorted("ss++....")
+    one, other = (each.table for each in picture.running)
+    assert one[:2] == other[:2]
+    assert one[2] != other[2]
+    assert [each.cached_tokens for each in picture.running] == [32, 32]
+
+
+def test_tables_are_told_as_runs():
+    assert runs(()) == []
+    assert runs((4, 5, 6, 2, 1, 9)) == [[4, 3], [2, 1], [1, 1], [9, 1]]
 
 
 def test_a_static_batch_shows_its_padding():

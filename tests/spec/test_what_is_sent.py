@@ -79,6 +79,8 @@ async def small_things(client: httpx.AsyncClient) -> None:
     await client.get("/v1/models/some/other")
     for path in ("/livez", "/readyz", "/health", "/metrics", "/debug/engine", "/debug/trace"):
         await client.get(path)
+    for after in ("0", "yesterday"):
+        await client.get("/debug/engine", params={"after": after})
     for path in ("/openapi.json", "/asyncapi.json", "/", "/static/app.js", "/static/other.js"):
         await client.get(path)
 
