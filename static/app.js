@@ -14,6 +14,7 @@ import { Composer } from "./view/composer.js";
 import { Follower } from "./view/follow.js";
 import { Keys } from "./view/keys.js";
 import { LinkView } from "./view/link.js";
+import { Menu } from "./view/menu.js";
 import { RemovalDialog } from "./view/removal.js";
 import { Sidebar } from "./view/sidebar.js";
 import { endingOf, Transcript } from "./view/transcript.js";
@@ -40,7 +41,14 @@ const announcer = new Announcer($("#announcer"));
 const link = new LinkView($("#link"), $("#strip"), () => wire.connect());
 const composer = new Composer($("#composer"), { onsend: ask, onstop: () => chat.stop(current) });
 const removal = new RemovalDialog($("#dialogs"));
-const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), { onopen: show, onremove: remove });
+const menu = new Menu($("#dialogs"));
+const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu, {
+  onopen: show,
+  onrename: (id, title) => chat.rename(id, title),
+  onpin: (id, pinned) => chat.pin(id, pinned),
+  onexport: () => {},
+  onremove: remove,
+});
 const transcript = new Transcript($("#transcript"), {
   regenerate: (answer) => chat.regenerate(answer),
   begin: () => show(null),
@@ -155,7 +163,7 @@ chat.addEventListener("text", ({ detail: { message } }) => {
 });
 chat.addEventListener("settled", ({ detail: { message } }) => {
   transcript.settle(message);
-  if (message.conversation !== current) return;
+  if (message.conversation !== current) return sidebar.markUnread(message.conversation);
   announcer.finish(message, message.error?.message ?? endingOf(message));
   composer.busy = chat.isBusy(current);
 });

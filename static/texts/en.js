@@ -61,11 +61,42 @@ export default {
 
   list: {
     earlier: "Earlier conversations",
-    answering: "answering",
-    remove: (title) => `Delete “${title}”`,
+    live: "answering",
+    unread: "new answer",
+    more: "More",
+    moreOf: (title) => `More for “${title}”`,
+    rename: "Rename",
+    newTitle: "New title",
+    pin: "Pin",
+    unpin: "Unpin",
+    markdown: "Export as Markdown",
+    json: "Export as JSON",
+    remove: "Delete",
+    pinned: "Pinned",
     today: "Today",
     yesterday: "Yesterday",
-    before: "Earlier",
+    lastDays: "Last 7 days",
+  },
+
+  search: {
+    open: "Search",
+    title: "Search all chats",
+    field: "Search",
+    placeholder: "Words of a title or a message",
+    results: "Results",
+    reading: "Reading the chats …",
+    none: "Nothing found.",
+    found: (count, shown) => `${shown} ${of(count, "result", "results")}`,
+    some: (shown, all) => `The first ${shown} of ${all} results`,
+    you: "You",
+    answer: "Answer",
+  },
+
+  transfer: {
+    menu: "Import and export",
+    import: "Import chats …",
+    allMarkdown: "Export all as Markdown",
+    allJson: "Export all as JSON",
   },
 
   removal: {

@@ -24,6 +24,13 @@ async def is_kept(page: Page) -> None:
     )
 
 
+async def choose(page: Page, title: str, entry: str) -> None:
+    """An entry of the menu that a conversation has in the list."""
+    await page.get_by_role("button", name=f"More for “{title}”").focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("menuitem", name=entry).click()
+
+
 async def stop_clock(page: Page) -> None:
     """No delay ends by itself any more."""
     await page.clock.install(time=0)

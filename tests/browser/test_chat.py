@@ -10,7 +10,7 @@ from playwright.async_api import BrowserContext, Page, expect
 
 from tests.app.harness import eventually
 from tests.browser.fake import MODEL, FakeServer, Reply, Script, says
-from tests.browser.person import ask, is_kept, last_answer, stop_clock
+from tests.browser.person import ask, choose, is_kept, last_answer, stop_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -230,8 +230,7 @@ async def test_a_second_tab_does_not_bring_back_what_was_deleted(
     other = await context.new_page()
     await other.goto(page.url)
     await expect(last_answer(other)).to_contain_text("Half")
-    await page.get_by_role("button", name="Delete “Delete me”").focus()
-    await page.keyboard.press("Enter")
+    await choose(page, "Delete me", "Delete")
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(last_answer(other).locator(".ending")).to_have_text("Stopped")
     await page.reload()
@@ -307,12 +306,10 @@ async def test_deleting_a_conversation_is_asked_for_and_lasts(page: Page, fake: 
     fake.scripts.append(says("Yes."))
     await ask(page, "Delete me")
     await expect(last_answer(page)).to_contain_text("Yes.")
-    await page.get_by_role("button", name="Delete “Delete me”").focus()
-    await page.keyboard.press("Enter")
+    await choose(page, "Delete me", "Delete")
     await page.get_by_role("dialog").get_by_role("button", name="Keep").click()
     await expect(last_answer(page)).to_contain_text("Yes.")
-    await page.get_by_role("button", name="Delete “Delete me”").focus()
-    await page.keyboard.press("Enter")
+    await choose(page, "Delete me", "Delete")
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(page.get_by_role("heading", name="Say something.")).to_be_visible()
     await page.reload()
