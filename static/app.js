@@ -12,10 +12,12 @@ import { Connection, Tickwire } from "./tickwire.js";
 import { Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
 import { Follower } from "./view/follow.js";
+import { HelpDialog } from "./view/help.js";
 import { Keys } from "./view/keys.js";
 import { LinkView } from "./view/link.js";
 import { Menu } from "./view/menu.js";
 import { RemovalDialog } from "./view/removal.js";
+import { bindShortcuts } from "./view/shortcuts.js";
 import { Sidebar } from "./view/sidebar.js";
 import { endingOf, Transcript } from "./view/transcript.js";
 import { showWelcome } from "./view/welcome.js";
@@ -37,7 +39,8 @@ const preferences = new Preferences();
 let current = null;
 
 const keys = new Keys();
-const announcer = new Announcer($("#announcer"));
+const announcer = new Announcer();
+const help = new HelpDialog($("#dialogs"), keys);
 const link = new LinkView($("#link"), $("#strip"), () => wire.connect());
 const composer = new Composer($("#composer"), { onsend: ask, onstop: () => chat.stop(current) });
 const removal = new RemovalDialog($("#dialogs"));
@@ -72,6 +75,7 @@ async function show(id) {
   if (current !== id) return;
   showPath(path);
   showList();
+  announcer.skip(path);
   follower.jump();
   composer.focus();
 }
@@ -183,10 +187,11 @@ $("#jump").addEventListener("click", () => follower.jump());
 $("#notice button").addEventListener("click", () => {
   $("#notice").hidden = true;
 });
-keys.on("escape", "keys.stop", () => {
-  if (sidebar.isOpen) sidebar.close();
-  else if (current) chat.stop(current);
-  return false;
+bindShortcuts(keys, {
+  chat, follower, help, sidebar, show, remove,
+  get current() {
+    return current;
+  },
 });
 addEventListener("popstate", () => show(addressed()));
 addEventListener("pagehide", () => chat.saveRunning());

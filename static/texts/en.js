@@ -16,7 +16,9 @@ export default {
     conversation: "Conversation",
     jump: "Jump to latest",
     dismiss: "Dismiss",
-    beingRead: "Answer being read",
+    beingRead: "Read aloud",
+    close: "Close",
+    skip: "Skip to the message box",
     title: (name) => `${name} · Tickwire`,
     notKept: (reason) => `This browser could not keep the conversation: ${reason}`,
     keepsNothing: "This browser keeps no conversations for this page: they last until it is closed.",
@@ -127,7 +129,38 @@ export default {
   },
 
   code: { copy: "Copy code", plain: "text", table: "Table", image: "Image" },
-  keys: { stop: "Stop the answer" },
+  keys: {
+    title: "Keyboard",
+    open: "Keys",
+    chats: "Chats",
+    here: "This chat",
+    page: "The page",
+    newChat: "New chat",
+    previousChat: "Previous chat",
+    nextChat: "Next chat",
+    removeChat: "Delete this chat",
+    stop: "Stop the answer",
+    regenerate: "Answer again",
+    copy: "Copy the latest answer",
+    previousBranch: "Previous version",
+    nextBranch: "Next version",
+    latestAnswer: "Go to the latest answer",
+    jump: "Scroll to the end",
+    message: "Go to the message box",
+    sidebar: "Show or hide the chats",
+    help: "This list of keys",
+    // What is written on the keys of a keyboard.
+    names: { mod: "Ctrl", alt: "Alt", shift: "Shift", enter: "Enter", escape: "Esc", backspace: "Backspace" },
+  },
+
+  // What is said of an answer and not seen.
+  speech: {
+    code: "Code.",
+    table: "Table.",
+    image: (alternative) => (alternative ? `Image: ${alternative}.` : "Image."),
+    complete: "End of the answer.",
+    branch: (place, count) => `Version ${place} of ${count}`,
+  },
 
   copied: { yes: "Copied", no: "The browser did not allow copying" },
 };

@@ -1,57 +1,58 @@
 /**
- * Speaks answers to screen readers, sentence by sentence, through one hidden live region. A region that changed
- * with every token could not be listened to.
+ * What screen readers are told without moving: answers, sentence by sentence, and what has been done. One hidden live
+ * region takes it in lines; a region that changed with every token could not be listened to.
  */
 
-const SENTENCE = /^[\s\S]*?(?:[.!?…。！？][)"'”’]*(?=\s)|\n{2,}|[。！？])/;
-const MARKS = /```[\s\S]*?(?:```|$)|[*_`#>|]+|^\s*[-+]\s/gm;
+import { Speech } from "./speech.js";
+import { text } from "../texts.js";
 
-function spoken(text) {
-  return text.replace(MARKS, (mark) => (mark.startsWith("```") ? " Code. " : "")).trim();
+const LINES = 20;
+
+/** Says these words when the reader has said what he is at. Behind an open dialog nobody would hear them: it says them. */
+export function announce(words) {
+  if (!words) return;
+  const region = regionIn(document.querySelector("dialog:modal") ?? document.body);
+  const line = document.createElement("p");
+  line.textContent = words;
+  region.append(line);
+  while (region.childElementCount > LINES) region.firstChild.remove();
 }
 
-export class Announcer {
-  #region;
-  #messageId = null;
-  #read = 0;
+/** Of a log only what is added is read, where a `status` would be read from its beginning. */
+function regionIn(parent) {
+  const known = parent.querySelector(":scope > .announcer");
+  if (known) return known;
+  const region = document.createElement("div");
+  region.className = "announcer visually-hidden";
+  region.setAttribute("role", "log");
+  region.setAttribute("aria-label", text("page.beingRead"));
+  parent.append(region);
+  return region;
+}
 
-  constructor(region) {
-    this.#region = region;
+/** Reads answers aloud as they grow, each from where it was last read. */
+export class Announcer {
+  /** Message -> the Speech of it. */
+  #speeches = new WeakMap();
+
+  /** Takes what there is of these messages as read: they have just come on screen. */
+  skip(messages) {
+    for (const message of messages) for (const _ of this.#speech(message).of(message.text));
   }
 
   /** Says the sentences of this answer that are complete and not said yet. */
   grow(message) {
-    this.#follow(message);
-    const unread = message.text.slice(this.#read);
-    // Inside an open code block no line is a sentence.
-    if ((message.text.match(/^```/gm) ?? []).length % 2 === 1) return;
-    const sentence = unread.match(SENTENCE)?.[0];
-    if (!sentence) return;
-    this.#read += sentence.length;
-    this.say(spoken(sentence));
-    this.grow(message);
+    for (const sentence of this.#speech(message).of(message.text)) announce(sentence);
   }
 
   /** Says what is left of an answer, and how it ended. */
   finish(message, ending) {
-    this.#follow(message);
-    this.say(spoken(message.text.slice(this.#read)));
-    this.#read = message.text.length;
-    this.say(ending);
+    for (const sentence of this.#speech(message).of(message.text, { complete: true })) announce(sentence);
+    announce(ending || text("speech.complete"));
   }
 
-  say(text) {
-    if (!text) return;
-    const line = document.createElement("p");
-    line.textContent = text;
-    this.#region.append(line);
-    while (this.#region.childElementCount > 20) this.#region.firstChild.remove();
-  }
-
-  #follow(message) {
-    if (this.#messageId === message.id) return;
-    this.#messageId = message.id;
-    this.#read = 0;
-    this.#region.replaceChildren();
+  #speech(message) {
+    if (!this.#speeches.has(message)) this.#speeches.set(message, new Speech());
+    return this.#speeches.get(message);
   }
 }
