@@ -6,7 +6,7 @@
  */
 
 import { Marked } from "../vendor/marked/marked.esm.js";
-import DOMPurify from "../vendor/dompurify/purify.es.mjs";
+import "../vendor/dompurify/purify.min.js";
 import { h, icon, iconButton } from "../view/dom.js";
 import { text as say } from "../texts.js";
 
@@ -42,7 +42,7 @@ const marked = new Marked({
   },
 });
 
-const purify = DOMPurify(window);
+const purify = globalThis.DOMPurify(window);
 
 purify.addHook("uponSanitizeAttribute", (node, data) => {
   if (data.attrName === "class" && !CLASSES.test(data.attrValue)) data.keepAttr = false;

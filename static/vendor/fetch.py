@@ -1,7 +1,8 @@
 """Puts the page's third-party files into this folder, and says whether they are still what they were.
 
 Knows which files of which npm packages the page uses (`lock.json`), and their hashes. It does not know a
-registry: `npm pack` asks the one that npm is configured for.
+registry: `npm pack` asks the one that npm is configured for. Files are as they were published; those that are
+no modules have one line more, which makes them modules.
 
     python static/vendor/fetch.py            check the files that are here against lock.json (no network)
     python static/vendor/fetch.py --update   fetch the versions of PACKAGES anew and rewrite lock.json
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,6 +25,12 @@ HERE = Path(__file__).resolve().parent
 LOCK = HERE / "lock.json"
 
 
+HIGHLIGHTED = (
+    "bash c cpp csharp css diff dockerfile go ini java javascript json kotlin markdown php python ruby rust "
+    "shell sql swift typescript xml yaml"
+)
+
+
 @dataclass(frozen=True)
 class Package:
     """One npm package: the name of its folder here, and the files to take, each under its own base name."""
@@ -32,6 +40,8 @@ class Package:
     licence: str
     folder: str
     files: tuple[str, ...]
+    export: str = ""
+    """The name that its scripts (.js) declare and that is to be their default export; of modules: empty."""
 
 
 PACKAGES = (
@@ -41,7 +51,22 @@ PACKAGES = (
         "3.5.0",
         "MPL-2.0 OR Apache-2.0",
         "dompurify",
-        ("dist/purify.es.mjs", "LICENSE", "LICENSE-MPL"),
+        ("dist/purify.min.js", "LICENSE", "LICENSE-MPL"),
+    ),
+    Package(
+        "@highlightjs/cdn-assets",
+        "11.12.0",
+        "BSD-3-Clause",
+        "highlightjs",
+        ("es/core.min.js", *(f"es/languages/{name}.min.js" for name in HIGHLIGHTED.split()), "LICENSE"),
+    ),
+    Package(
+        "temml",
+        "0.13.5",
+        "MIT",
+        "temml",
+        ("dist/temml.min.js", "dist/Temml-Local.css", "dist/Temml.woff2", "LICENSE"),
+        export="temml",
     ),
     Package(
         "@fontsource-variable/instrument-sans",
@@ -50,20 +75,7 @@ PACKAGES = (
         "instrument-sans",
         (
             "files/instrument-sans-latin-wght-normal.woff2",
-            "files/instrument-sans-latin-wght-italic.woff2",
             "files/instrument-sans-latin-ext-wght-normal.woff2",
-            "files/instrument-sans-latin-ext-wght-italic.woff2",
-            "LICENSE",
-        ),
-    ),
-    Package(
-        "@fontsource-variable/jetbrains-mono",
-        "5.3.0",
-        "OFL-1.1",
-        "jetbrains-mono",
-        (
-            "files/jetbrains-mono-latin-wght-normal.woff2",
-            "files/jetbrains-mono-latin-ext-wght-normal.woff2",
             "LICENSE",
         ),
     ),
@@ -111,10 +123,16 @@ def download(package: Package) -> dict[str, bytes]:
 
 
 def update() -> None:
-    """Fetches every package and writes the files and lock.json."""
+    """Fetches every package; then the folder holds their files, lock.json and this one."""
+    downloads = [(package, download(package)) for package in PACKAGES]
+    for folder in HERE.glob("*/"):
+        shutil.rmtree(folder)
     lock = []
-    for package in PACKAGES:
-        for file, data in download(package).items():
+    for package, contents in downloads:
+        for file, published in contents.items():
+            data = published
+            if package.export and file.endswith(".js"):
+                data += f"\nexport default {package.export};\n".encode()
             target = HERE / package.folder / Path(file).name
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(data)

@@ -52,8 +52,8 @@ def test_the_own_host_may_be_spoken_to(host: str) -> None:
         ("app.js", "text/javascript"),
         ("styles/base.css", "text/css"),
         ("icon.svg", "image/svg+xml"),
-        ("vendor/dompurify/purify.es.mjs", "text/javascript"),
-        ("vendor/jetbrains-mono/jetbrains-mono-latin-wght-normal.woff2", "font/woff2"),
+        ("vendor/dompurify/purify.min.js", "text/javascript"),
+        ("vendor/temml/Temml.woff2", "font/woff2"),
     ],
 )
 def test_files_have_the_type_a_strict_browser_wants(client: TestClient, path: str, kind: str) -> None:
