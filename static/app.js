@@ -183,6 +183,7 @@ if (wire.connection.state === Connection.OPEN) void askForModel();
 
 $("#new-chat").addEventListener("click", () => show(null));
 $("#new-chat-top").addEventListener("click", () => show(null));
+$("#skip").addEventListener("click", () => $("#composer textarea").focus());
 $("#jump").addEventListener("click", () => follower.jump());
 $("#notice button").addEventListener("click", () => {
   $("#notice").hidden = true;

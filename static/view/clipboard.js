@@ -1,5 +1,6 @@
 /** Copies text, also on a page served over plain http from another host, where navigator.clipboard is missing. */
 
+import { announce } from "./announce.js";
 import { text } from "../texts.js";
 
 /** @returns {Promise<boolean>} whether the text is on the clipboard now */
@@ -16,7 +17,8 @@ export async function copyText(words) {
   const field = document.createElement("textarea");
   field.value = words;
   field.className = "visually-hidden";
-  document.body.append(field);
+  // What lies behind an open dialog cannot be selected.
+  (document.querySelector("dialog:modal") ?? document.body).append(field);
   field.select();
   const copied = document.execCommand("copy");
   field.remove();
@@ -24,14 +26,16 @@ export async function copyText(words) {
   return copied;
 }
 
-/** Copies, and shows on the button for a moment that it did. */
+/** Copies, says so, and shows it on the button for a moment. */
 export async function copyFrom(button, words) {
   const copied = await copyText(words);
-  const label = button.getAttribute("aria-label");
   button.dataset.copied = copied ? "yes" : "no";
-  button.setAttribute("aria-label", text(copied ? "copied.yes" : "copied.no"));
+  sayCopied(copied);
   setTimeout(() => {
     delete button.dataset.copied;
-    button.setAttribute("aria-label", label);
   }, 1600);
+}
+
+export function sayCopied(copied) {
+  announce(text(copied ? "copied.yes" : "copied.no"));
 }

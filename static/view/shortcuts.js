@@ -8,7 +8,7 @@
 import { isRunning } from "../model/chat.js";
 import { language, text } from "../texts.js";
 import { announce } from "./announce.js";
-import { copyText } from "./clipboard.js";
+import { copyText, sayCopied } from "./clipboard.js";
 
 const MESSAGE = "#composer textarea";
 const EMPTY_MESSAGE = `${MESSAGE}:placeholder-shown`;
@@ -47,7 +47,7 @@ function bindAnswers(keys, page) {
     if (last?.role !== "assistant" || isRunning(last)) return false;
     chat.regenerate(last);
   }, HERE);
-  keys.on("mod+shift+c", "keys.copy", () => (latest() ? void copyAloud(latest().text) : false), HERE);
+  keys.on("mod+shift+c", "keys.copy", () => (latest() ? void copyText(latest().text).then(sayCopied) : false), HERE);
   // Branches lie side by side: what comes before stands on the side where a line of text begins.
   const [before, behind] = language.dir === "rtl" ? ["right", "left"] : ["left", "right"];
   keys.on(`alt+shift+arrow${before}`, "keys.previousBranch", () => turn(chat, path(), -1), HERE);
@@ -87,8 +87,4 @@ function focusLatest() {
   if (!answer) return false;
   answer.tabIndex = -1;
   answer.focus();
-}
-
-async function copyAloud(words) {
-  announce(text((await copyText(words)) ? "copied.yes" : "copied.no"));
 }
