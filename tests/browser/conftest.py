@@ -37,16 +37,19 @@ addEventListener("securitypolicyviolation", (e) =>
 """
 
 
+def chromium_path() -> str:
+    """Skips the test where there is none."""
+    for name in BROWSERS:
+        if path := shutil.which(name):
+            return path
+    pytest.skip(f"no Chromium on PATH: looked for {', '.join(BROWSERS)}")
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    found = [
-        path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))
-    ]
-    if not found:
-        pytest.skip("no Chromium on PATH: looked for chromium, chromium-browser, google-chrome")
     expect.set_options(timeout=5000)
     async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=found[0], args=CHROMIUM_ARGS)
+        chromium = await playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
         yield chromium
         await chromium.close()
 
@@ -85,16 +88,20 @@ class Watch:
         self._allowed.append(pattern)
 
     def attach(self, page: Page) -> None:
-        page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
-        page.on(
-            "console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None
-        )
-        page.on("request", lambda request: self._address(request.url))
-        page.on("websocket", lambda ws: self._address(ws.url.replace("ws://", "http://", 1)))
+        """Watches this page, and all others of its context from now on."""
+        context = page.context
+        context.on("weberror", lambda error: self.complaints.append(f"exception: {error.error}"))
+        context.on("console", self._console)
+        context.on("request", lambda request: self._address(request.url))
+        context.on("page", self._sockets)
+        self._sockets(page)
 
     def check(self) -> None:
         left = [c for c in self.complaints if not any(re.search(pattern, c) for pattern in self._allowed)]
         assert left == []
+
+    def _sockets(self, page: Page) -> None:
+        page.on("websocket", lambda socket: self._address(re.sub("^ws", "http", socket.url)))
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
