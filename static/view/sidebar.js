@@ -18,13 +18,14 @@ class Item {
   element;
   conversation = null;
   #title = h("span", { class: "title", dir: "auto" });
-  #mark = h("i", { role: "img", hidden: true });
+  #mark;
   #open;
   #more;
   #shown = {};
   #moving = false;
 
   constructor(id, { onopen, onmore }) {
+    this.#mark = h("i", { id: `mark-${id}`, role: "img", hidden: true });
     this.#open = h("button", { type: "button", class: "open", onclick: onopen }, this.#title, this.#mark);
     this.#more = iconButton("more", "", { "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => onmore(this.#more) });
     this.element = h("li", { "data-id": id }, this.#open, this.#more);
@@ -36,6 +37,7 @@ class Item {
     if (title !== this.#shown.title) {
       this.#title.textContent = title;
       this.#open.title = title;
+      this.#open.setAttribute("aria-label", title);
       this.#more.title = text("list.more");
       this.#more.setAttribute("aria-label", text("list.moreOf", title));
     }
@@ -48,6 +50,8 @@ class Item {
       this.#mark.hidden = mark === null;
       this.#mark.className = mark ?? "";
       if (mark) this.#mark.setAttribute("aria-label", text(`list.${mark}`));
+      if (mark) this.#open.setAttribute("aria-describedby", this.#mark.id);
+      else this.#open.removeAttribute("aria-describedby");
     }
     this.#shown = { title, current, mark };
   }
@@ -118,7 +122,7 @@ export class Sidebar {
     this.#handlers = handlers;
     opener.addEventListener("click", () => this.toggle());
     document.querySelector("#scrim").addEventListener("click", () => this.close());
-    narrow.addEventListener("change", () => this.close());
+    narrow.addEventListener("change", () => this.#unfold());
     list.addEventListener("keydown", (event) => this.#key(event));
     list.addEventListener("focusin", ({ target }) => this.#stopAt(target.closest("li").dataset.id));
   }
@@ -127,12 +131,21 @@ export class Sidebar {
     return document.body.dataset.drawer === "open";
   }
 
-  /** While the drawer is open, nothing behind it can be reached. */
+  /** Shows or hides it; while it lies over the page as a drawer, nothing behind it can be reached. */
   toggle() {
+    if (!narrow.matches) return this.#fold();
     document.body.dataset.drawer = this.isOpen ? "closed" : "open";
     this.#opener.setAttribute("aria-expanded", String(this.isOpen));
     document.querySelector("main").inert = this.isOpen;
     if (this.isOpen) this.#root.querySelector("button").focus();
+  }
+
+  /** The page became narrow or wide: what one of them hides, the other must not miss. */
+  #unfold() {
+    document.body.dataset.drawer = "closed";
+    document.body.dataset.sidebar = "shown";
+    this.#opener.setAttribute("aria-expanded", "false");
+    document.querySelector("main").inert = false;
   }
 
   /** Closes the drawer; on wide screens, where the list always shows, nothing happens. */
@@ -140,6 +153,12 @@ export class Sidebar {
     if (!this.isOpen) return;
     this.toggle();
     this.#opener.focus();
+  }
+
+  #fold() {
+    const { dataset } = document.body;
+    dataset.sidebar = dataset.sidebar === "hidden" ? "shown" : "hidden";
+    this.#opener.setAttribute("aria-expanded", String(dataset.sidebar === "shown"));
   }
 
   /** Marks a conversation whose answer ended while it was not on screen; looking at it takes the mark away. */

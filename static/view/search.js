@@ -1,0 +1,161 @@
+/**
+ * The search over all chats, in a dialog: a field, and what was found, as one types. Knows hits and keys; where they
+ * come from, and how one is opened, is told to it. What it read lasts as long as the dialog is open.
+ */
+
+import { h, iconButton } from "./dom.js";
+import { dayName, figure } from "./format.js";
+import { marked, Search, snippet, wordsOf } from "../model/search.js";
+import { text } from "../texts.js";
+
+const MOST = 60;
+const POINT_MS = 2400;
+
+export class SearchDialog {
+  #dialog;
+  #field;
+  #list;
+  #state = h("p", { class: "state", role: "status" });
+  #chat;
+  #onopen;
+  #search = null;
+  #complete = false;
+  #hits = [];
+  #active = 0;
+  #frame = null;
+
+  /**
+   * @param root where dialogs are
+   * @param chat the Chat that is searched
+   * @param onopen called with a conversation's id, and with the message that was found or null
+   */
+  constructor(root, chat, onopen) {
+    this.#chat = chat;
+    this.#onopen = onopen;
+    this.#field = h("input", {
+      type: "search",
+      role: "combobox",
+      "aria-label": text("search.field"),
+      placeholder: text("search.placeholder"),
+      "aria-controls": "search-results",
+      "aria-expanded": "true",
+      "aria-autocomplete": "list",
+      autocomplete: "off",
+      autocapitalize: "off",
+      spellcheck: "false",
+      enterkeyhint: "go",
+      dir: "auto",
+      oninput: () => this.#changed(),
+      onkeydown: (event) => this.#key(event),
+    });
+    this.#list = h("ul", { id: "search-results", role: "listbox", "aria-label": text("search.results") });
+    const close = iconButton("close", text("page.close"), { onclick: () => this.#dialog.close() });
+    this.#dialog = h(
+      "dialog",
+      { id: "search", "aria-label": text("search.title") },
+      h("div", { class: "field" }, this.#field, close),
+      this.#list,
+      this.#state,
+    );
+    this.#dialog.addEventListener("close", () => this.#forget());
+    this.#dialog.addEventListener("click", ({ target }) => target === this.#dialog && this.#dialog.close());
+    root.append(this.#dialog);
+  }
+
+  async open() {
+    if (this.#dialog.open) return;
+    const search = new Search(this.#chat.list);
+    this.#search = search;
+    this.#dialog.showModal();
+    this.#field.select();
+    void this.#find();
+    const everything = await this.#chat.everything();
+    if (this.#search !== search) return;
+    search.add(everything);
+    this.#complete = true;
+    void this.#find();
+  }
+
+  #forget() {
+    cancelAnimationFrame(this.#frame);
+    this.#search = null;
+    this.#complete = false;
+    this.#hits = [];
+    this.#list.replaceChildren();
+  }
+
+  #changed() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = requestAnimationFrame(() => this.#find());
+  }
+
+  async #find() {
+    const words = wordsOf(this.#field.value);
+    const hits = await this.#search.find(this.#field.value);
+    if (hits === null || !this.#dialog.open) return;
+    this.#hits = hits.slice(0, MOST);
+    this.#list.replaceChildren(...this.#hits.map((hit, i) => this.#option(hit, i, words)));
+    this.#list.scrollTop = 0;
+    this.#choose(0);
+    this.#state.textContent = words.length ? this.#told(hits.length) : "";
+  }
+
+  #told(count) {
+    if (!this.#complete) return text("search.reading");
+    if (count === 0) return text("search.none");
+    return count > MOST ? text("search.some", figure(MOST), figure(count)) : text("search.found", count, figure(count));
+  }
+
+  #option({ conversation, message }, i, words) {
+    const title = h("span", { class: "title", dir: "auto" }, ...elementsOf(marked(conversation.title, words)));
+    const day = h("span", { class: "day" }, dayName((message ?? { created: conversation.updated }).created));
+    const lines = [h("div", { class: "head" }, title, day)];
+    if (message) {
+      const who = h("b", {}, text(message.role === "user" ? "search.you" : "search.answer"));
+      lines.push(h("p", {}, who, " ", h("bdi", {}, ...elementsOf(snippet(message.text, words)))));
+    }
+    const attributes = { role: "option", id: `hit-${i}`, "aria-selected": "false", onclick: () => this.#go(i) };
+    return h("li", { ...attributes, onpointermove: () => this.#choose(i) }, ...lines);
+  }
+
+  #choose(index) {
+    const options = this.#list.children;
+    options[this.#active]?.setAttribute("aria-selected", "false");
+    this.#active = index;
+    const option = options[index];
+    if (!option) return this.#field.removeAttribute("aria-activedescendant");
+    option.setAttribute("aria-selected", "true");
+    option.scrollIntoView({ block: "nearest" });
+    this.#field.setAttribute("aria-activedescendant", option.id);
+  }
+
+  #key(event) {
+    if (event.isComposing || event.keyCode === 229) return;
+    const count = this.#hits.length;
+    const keys = {
+      ArrowDown: () => this.#choose((this.#active + 1) % count),
+      ArrowUp: () => this.#choose((this.#active + count - 1) % count),
+      Enter: () => this.#go(this.#active),
+    };
+    if (!count || !Object.hasOwn(keys, event.key)) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+
+  #go(index) {
+    const { conversation, message } = this.#hits[index];
+    this.#dialog.close();
+    this.#onopen(conversation.id, message);
+  }
+}
+
+function elementsOf(pieces) {
+  return pieces.map(({ text: words, found }) => (found ? h("mark", {}, words) : words));
+}
+
+/** Brings an element into view, and marks it for a moment. */
+export function point(element) {
+  element.scrollIntoView({ block: "center" });
+  element.classList.add("found");
+  setTimeout(() => element.classList.remove("found"), POINT_MS);
+}
