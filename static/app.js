@@ -17,6 +17,7 @@ import { Keys } from "./view/keys.js";
 import { LinkView } from "./view/link.js";
 import { Menu } from "./view/menu.js";
 import { RemovalDialog } from "./view/removal.js";
+import { point, SearchDialog } from "./view/search.js";
 import { bindShortcuts } from "./view/shortcuts.js";
 import { Sidebar } from "./view/sidebar.js";
 import { endingOf, Transcript } from "./view/transcript.js";
@@ -57,6 +58,7 @@ const transcript = new Transcript($("#transcript"), {
   begin: () => show(null),
 });
 const follower = new Follower($("#scroller"), $("#transcript"), () => showJump());
+const search = new SearchDialog($("#dialogs"), $("#open-search"), chat, showAt);
 showWelcome($("#welcome"), ask);
 
 function ask(question) {
@@ -78,6 +80,16 @@ async function show(id) {
   announcer.skip(path);
   follower.jump();
   composer.focus();
+}
+
+/** Shows a conversation at one of its messages, or with null at its end. */
+async function showAt(id, found) {
+  await show(id);
+  // It may have been removed since it was found.
+  const message = found && chat.siblings(found).find((each) => each.id === found.id);
+  if (!message || current !== id) return;
+  if (!chat.path(id).includes(message)) chat.choose(message);
+  point($(`[data-message="${message.id}"]`));
 }
 
 function showPath(path) {
@@ -194,6 +206,7 @@ bindShortcuts(keys, {
     return current;
   },
 });
+keys.on("mod+k", "keys.search", () => void search.open(), { group: "keys.chats" });
 addEventListener("popstate", () => show(addressed()));
 addEventListener("pagehide", () => chat.saveRunning());
 

@@ -136,6 +136,7 @@ export default {
     here: "This chat",
     page: "The page",
     newChat: "New chat",
+    search: "Search all chats",
     previousChat: "Previous chat",
     nextChat: "Next chat",
     removeChat: "Delete this chat",

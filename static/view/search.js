@@ -5,6 +5,7 @@
 
 import { h, iconButton } from "./dom.js";
 import { dayName, figure } from "./format.js";
+import { keysOf } from "./keys.js";
 import { marked, Search, snippet, wordsOf } from "../model/search.js";
 import { text } from "../texts.js";
 
@@ -26,10 +27,13 @@ export class SearchDialog {
 
   /**
    * @param root where dialogs are
+   * @param button opens it, and tells which keys do
    * @param chat the Chat that is searched
    * @param onopen called with a conversation's id, and with the message that was found or null
    */
-  constructor(root, chat, onopen) {
+  constructor(root, button, chat, onopen) {
+    button.addEventListener("click", () => this.open());
+    button.querySelector("kbd").textContent = keysOf("mod+k").join(" ");
     this.#chat = chat;
     this.#onopen = onopen;
     this.#field = h("input", {
