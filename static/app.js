@@ -1,14 +1,16 @@
 /**
  * Puts the page together: one socket, one store, and the views that show them.
- * Knows what is on screen (the address keeps it: `#c=<id>` is a conversation) and who must hear of what.
+ * Knows what is on screen (the address keeps it: see view/address.js) and who must hear of what.
  */
 
+import { EngineView } from "./engine/view.js";
 import { Chat } from "./model/chat.js";
 import { Preferences } from "./model/preferences.js";
 import { openStore } from "./model/store.js";
 import { Tabs } from "./model/tabs.js";
 import { language, say, text } from "./texts.js";
 import { Connection, Tickwire } from "./tickwire.js";
+import { address } from "./view/address.js";
 import { Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
 import { Follower } from "./view/follow.js";
@@ -23,7 +25,6 @@ import { Sidebar } from "./view/sidebar.js";
 import { endingOf, Transcript } from "./view/transcript.js";
 import { showWelcome } from "./view/welcome.js";
 
-const LAST_OPEN = "tickwire.open";
 const $ = (selector) => document.querySelector(selector);
 
 document.documentElement.lang = language.code;
@@ -60,6 +61,12 @@ const transcript = new Transcript($("#transcript"), {
 const follower = new Follower($("#scroller"), $("#transcript"), () => showJump());
 const search = new SearchDialog($("#dialogs"), $("#open-search"), chat, showAt);
 showWelcome($("#welcome"), ask);
+const engine = new EngineView($("#engine"), {
+  wire,
+  headers: () => (preferences.apiKey ? { authorization: `Bearer ${preferences.apiKey}` } : {}),
+  responseIds: () => chat.list.map(({ id }) => chat.running(id)?.responseId).filter(Boolean),
+  onback: () => show(current),
+});
 
 function ask(question) {
   const id = chat.ask(current, question, preferences.setup);
@@ -70,7 +77,8 @@ function ask(question) {
 /** Shows a conversation, or with null the empty page on which the next one begins. */
 async function show(id) {
   current = id;
-  remember(id);
+  engine.close();
+  address.nameConversation(id);
   sidebar.close();
   const path = id ? await chat.open(id) : [];
   // While it was read from the store, the reader may have gone elsewhere.
@@ -92,8 +100,27 @@ async function showAt(id, found) {
   point($(`[data-message="${message.id}"]`));
 }
 
+/** Shows the engine; the conversation stays where it is, behind it. */
+function showEngine() {
+  sidebar.close();
+  address.nameEngine();
+  engine.open();
+  showTitle();
+}
+
+/** Goes where the address leads. */
+function go() {
+  if (address.isEngine) showEngine();
+  else void show(known(address.conversation));
+}
+
+/** The id of a conversation, or null where there is none of that name any more. */
+function known(id) {
+  return chat.has(id) ? id : null;
+}
+
 function showPath(path) {
-  document.body.dataset.view = path.length ? "conversation" : "empty";
+  if (!engine.isOpen) document.body.dataset.view = path.length ? "conversation" : "empty";
   showTitle();
   transcript.show(path);
   composer.busy = current !== null && chat.isBusy(current);
@@ -101,7 +128,7 @@ function showPath(path) {
 }
 
 function showTitle() {
-  const title = chat.get(current)?.title ?? text("page.newChat");
+  const title = engine.isOpen ? text("engine.title") : (chat.get(current)?.title ?? text("page.newChat"));
   document.title = text("page.title", title);
   $("#title").textContent = title;
 }
@@ -113,36 +140,6 @@ function showList() {
 
 function showJump() {
   $("#jump").hidden = follower.following || document.body.dataset.view === "empty";
-}
-
-/** The address names the conversation, so that reload, back and a second tab each find theirs. */
-function remember(id) {
-  const hash = id ? `#c=${id}` : "";
-  if (location.hash !== hash) {
-    const address = hash || location.pathname;
-    if (document.body.dataset.ready) history.pushState(null, "", address);
-    else history.replaceState(null, "", address);
-  }
-  try {
-    if (id) localStorage.setItem(LAST_OPEN, id);
-    else localStorage.removeItem(LAST_OPEN);
-  } catch {
-    // Storage is blocked: the address alone remembers.
-  }
-}
-
-function addressed() {
-  const id = location.hash.match(/^#c=(\w+)$/)?.[1];
-  return chat.has(id) ? id : null;
-}
-
-function lastOpen() {
-  try {
-    const id = localStorage.getItem(LAST_OPEN);
-    return chat.has(id) ? id : null;
-  } catch {
-    return null; // As in remember().
-  }
 }
 
 async function remove(id) {
@@ -207,10 +204,12 @@ bindShortcuts(keys, {
   },
 });
 keys.on("mod+k", "keys.search", () => void search.open(), { group: "keys.chats" });
-addEventListener("popstate", () => show(addressed()));
+addEventListener("popstate", go);
 addEventListener("pagehide", () => chat.saveRunning());
 
 await chat.load();
-await show(addressed() ?? lastOpen());
+const isEngineAsked = address.isEngine;
+await show(known(address.conversation) ?? known(address.lastConversation));
+if (isEngineAsked) showEngine();
 document.body.dataset.ready = "yes";
 if (!store.lasting) notify(text("page.keepsNothing"));

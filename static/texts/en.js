@@ -163,5 +163,129 @@ export default {
     branch: (place, count) => `Version ${place} of ${count}`,
   },
 
+  engine: {
+    title: "Engine",
+    link: "Engine",
+    heading: "Inside the engine",
+    what: "One model answers everybody at once. It works in ticks: in each, every running answer gets its next token.",
+    back: "Back to the chat",
+    ms: (shown) => `${shown} ms`,
+    of: (shown) => `of ${shown}`,
+    row: (letters, isMine) => (isMine ? `row ${letters}, yours` : `row ${letters}`),
+    states: {
+      working: "Working",
+      idle: "Idle: nobody asks for anything, so no tick happens",
+      away: "Not connected",
+    },
+    refused: (status) => `it answered with status ${status}`,
+    away: (reason, hasPicture) =>
+      `The engine cannot be seen${reason ? `: ${reason}` : ": the server does not answer"}.` +
+      (hasPicture ? " This is the last that was seen of it." : ""),
+    idle: "Nothing has run yet. Send it some work, and watch rows come and go.",
+    figures: {
+      rate: { name: "Tokens a second", what: "New tokens of all answers together, over the last seconds" },
+      rows: { name: "Rows running", what: "Answers that are written at this moment" },
+      waiting: { name: "Waiting", what: "Answers in the queue" },
+      tick: { name: "Time per tick", what: "How long one pass through the model takes, over the last seconds" },
+      hits: { name: "Prompt found in cache", what: "The share of all prompt tokens that did not have to be computed again" },
+      free: { name: "Blocks free", what: "Blocks of memory that the next tokens can have" },
+    },
+    ticks: {
+      title: "Ticks and rows",
+      what: "A tick is one pass through the model. Each running row gets one new token from it, and new prompts are read " +
+        "beside them, a piece at a time. Rows come and go between any two ticks while the others just go on: that is " +
+        "continuous batching.",
+      explore: "The last ticks",
+      label: (tick) => `The last ticks, and who ran in them. The newest: ${tick}`,
+      none: "No tick has happened yet.",
+      decode: "new tokens",
+      prefill: "prompts being read",
+      rows: "Rows in each tick",
+      scale: (ms) => `${ms} per tick`,
+      runs: "Who runs from when to when",
+      yours: (letters) => `${letters} · yours`,
+    },
+    tick: {
+      rows: (count, shown) => `${shown} ${of(count, "row", "rows")}`,
+      decoded: (count, shown) => `${shown} new ${of(count, "token", "tokens")}`,
+      read: (count, shown) => `${shown} prompt ${of(count, "token", "tokens")} read`,
+      model: (ms) => `${ms} of it in the model`,
+      all: (number, ms, counts, model) => `Tick ${number}: ${ms}, ${model}; ${counts.join(", ")}.`,
+    },
+    stay: (letters, isMine, entered, left, isPreempted) => {
+      const name = `Row ${letters}${isMine ? ", yours" : ""}: `;
+      const came = entered ? `entered at tick ${entered}` : "entered before what is shown";
+      if (!left) return `${name}${came} and is running.`;
+      return `${name}${came}, ${isPreempted ? "gave way after" : "ended with"} tick ${left}.`;
+    },
+    blocks: {
+      title: "Memory, block by block",
+      what: "What the model must remember of a text lies in blocks of 16 tokens. A row takes the next block when its " +
+        "text reaches it and gives all of them back in the tick in which it ends; texts that begin alike share. That " +
+        "is paged memory.",
+      explore: "Blocks of memory",
+      full: "full",
+      partial: "being filled",
+      shared: "shared",
+      held: "held for later",
+      kept: "kept in case it is asked again",
+      free: "free",
+      summary: (held, kept, free) => `${held} held, ${kept} kept, ${free} free.`,
+      name: (shown) => `Block ${shown}`,
+      idle: (name, kind) => `${name}: ${kind}.`,
+      owned: (name, kind, whose, filled, size, hasEnded) =>
+        `${name}: ${kind}, ${filled} of ${size} tokens; ${whose.join(" and ")}${hasEnded ? ", which has ended" : ""}.`,
+    },
+    savings: {
+      title: "What paging saves",
+      what: "Of the memory that answers held, this much was ever used. Beside it what the same requests would have used " +
+        "under older ways to share a model, simulated by the server as they come.",
+      verdict: (there, here) => `Static batching would have wasted ${there} of the memory it holds; here it is ${here}.`,
+      tooLittle: "Not enough seen yet to compare.",
+      notEnough: "Not enough seen yet.",
+      here: "here",
+      own: (used, reserved, lost) => `${used} used, ${reserved} held for what comes next, ${lost} lost`,
+      other: (used, wasted) => `${used} used, ${wasted} wasted`,
+    },
+    policies: {
+      paged: { name: "Paged", how: "Block by block, as the text grows." },
+      static: { name: "Static batching", how: "Room for the longest text each; nobody leaves until all have ended." },
+      reserve_max: { name: "Reserve the most", how: "Room for the longest text each, from the start." },
+      reserve_pow2: { name: "Reserve by powers of two", how: "Room for the next power of two, from the start." },
+    },
+    work: {
+      start: "Send it some work",
+      stop: "Stop the work",
+      instructions: "You are one of six answers that are written at the same time by the same model. Answer in a few " +
+        "plain sentences, without lists and without headings.",
+      questions: [
+        "Why is the sky blue?",
+        "What does a lighthouse keeper do at night?",
+        "How does bread rise?",
+        "Why do cats purr?",
+        "How do bees find their way home?",
+        "What makes the tide come and go?",
+      ],
+    },
+    tables: {
+      summary: "The same in tables",
+      running: "Rows that run",
+      ticks: "The last ticks, the newest first",
+      row: "Row",
+      prompt: "Prompt tokens",
+      cached: "Found in cache",
+      answer: "Answer tokens",
+      blocks: "Blocks",
+      session: "Session",
+      tick: "Tick",
+      ms: "Time",
+      rows: "Rows",
+      decoded: "New tokens",
+      read: "Prompt tokens read",
+      entered: "Entered",
+      left: "Left",
+    },
+  },
+
   copied: { yes: "Copied", no: "The browser did not allow copying" },
 };
