@@ -12,22 +12,18 @@
  *     trouble   the store refused to keep something           detail: {error}
  */
 
-import { newId } from "./store.js";
+import { isFurther, isRunning, RUNNING, timesAsked } from "./message.js";
 import { FIRST_SETUP, requestOf } from "./setup.js";
+import { newId } from "./store.js";
 import { branchFrom, newestLeaf, pathTo, siblingsOf, toInput } from "./tree.js";
+import { isFresh, Writing } from "./writing.js";
 import { Status } from "../tickwire.js";
-import { text as say } from "../texts.js";
 
-const SAVE_EVERY_MS = 500;
+export { isRunning } from "./message.js";
+
 const TITLE_LENGTH = 60;
-const RUNNING = [Status.QUEUED, Status.SENT, Status.STREAMING];
-// What the server says of a response that cannot be taken up is meant for those who write clients.
-const GONE = new Set(["response_gone", "response_not_found"]);
-
-/** Whether an answer may still grow. */
-export function isRunning(message) {
-  return RUNNING.includes(message.status);
-}
+// How often a tab looks whether the one that asks for an answer is still there.
+const LOOK_EVERY_MS = 1000;
 
 export class Chat extends EventTarget {
   #store;
@@ -36,15 +32,24 @@ export class Chat extends EventTarget {
   #conversations = new Map();
   /** Conversation id -> its tree, of those that were opened. */
   #trees = new Map();
-  /** Message that is being written -> the Answer that writes it. */
-  #answers = new Map();
+  /** Message -> its Writing, of those that this tab writes. */
+  #writings = new Map();
+  /** Answers that run without a name, as another tab asks for them, or did. */
+  #orphans = new Set();
+  /** Messages that the store does not have yet, or has refused. */
+  #unsaved = new Set();
+  /** Conversation id -> how often this tab has changed it. */
+  #changes = new Map();
 
   constructor(store, wire, tabs) {
     super();
     this.#store = store;
     this.#wire = wire;
     this.#tabs = tabs;
-    tabs.listen((conversationId) => this.#readAgain(conversationId));
+    tabs.listen(
+      (conversationId) => this.#readAgain(conversationId),
+      (messageId) => [...this.#writings.keys()].some(({ id }) => id === messageId),
+    );
   }
 
   /** Reads the list, and takes up what is being written, whoever asked for it: this page before a reload, or a tab. */
@@ -78,8 +83,8 @@ export class Chat extends EventTarget {
   /** The messages of a conversation as it is read, from the first to the last. */
   async open(conversationId) {
     if (!this.#trees.has(conversationId)) {
-      const stored = await this.#store.read(conversationId);
-      // While the store was read, another call may have read it, too.
+      const stored = await this.#read(conversationId);
+      // Meanwhile another call may have read it, too.
       if (stored && !this.#trees.has(conversationId)) {
         this.#trees.set(conversationId, new Map());
         this.#merge(stored);
@@ -108,9 +113,9 @@ export class Chat extends EventTarget {
     return this.running(conversationId) !== null;
   }
 
-  /** The socket client's Answer that writes a message; undefined: none does. */
+  /** The socket client's Answer that is being written into a message, of this moment; undefined: none is. */
   answer(message) {
-    return this.#answers.get(message);
+    return this.#writings.get(message)?.answer ?? undefined;
   }
 
   /** What the next question of a conversation would be asked with. */
@@ -118,59 +123,71 @@ export class Chat extends EventTarget {
     return toInput([...this.path(conversationId), { role: "user", text }]);
   }
 
+  /** All that there is, for a search or an export: [{conversation, messages}], the messages in no order. */
+  async everything() {
+    const messages = Map.groupBy(await this.#store.messages(), ({ conversation }) => conversation);
+    return this.list.map((conversation) => ({
+      conversation,
+      messages: (messages.get(conversation.id) ?? []).map((each) => this.#tree(conversation.id).get(each.id) ?? each),
+    }));
+  }
+
   // -- asking -----------------------------------------------------------------------------------------------
 
   /** Asks in a conversation, or in a new one (null), which has this setup. Returns the conversation's id. */
   ask(conversationId, text, setup) {
-    const conversation = this.#conversations.get(conversationId) ?? this.#begin(text, setup);
-    this.#answerTo(this.#add(conversation, { role: "user", text, parent: conversation.head }));
+    const known = this.#conversations.get(conversationId);
+    const conversation = known ?? this.#begin(text, setup);
+    this.#ask(conversation, conversation.head, text, !known);
     return conversation.id;
   }
 
   /** Asks something else in a question's place; what was said there stays beside it. */
   edit(question, text) {
-    const conversation = this.#conversations.get(question.conversation);
-    this.#answerTo(this.#add(conversation, { role: "user", text, parent: question.parent }));
+    this.#ask(this.#conversations.get(question.conversation), question.parent, text);
   }
 
   /** Answers once more what an answer has answered; the earlier answer stays beside it. */
   regenerate(answer) {
-    this.#answerTo(this.#tree(answer.conversation).get(answer.parent));
+    const successor = newAnswer(answer.conversation, answer.parent);
+    this.#add(this.#conversations.get(answer.conversation), [successor]);
+    void this.#writing(successor).write();
   }
 
   /** Goes on with an answer that ended early, from its last word. */
   continue(answer) {
-    this.#write(answer);
-    this.#update(answer);
-    this.#tabs.tell(answer.conversation);
+    if (isRunning(answer)) return;
+    void this.#writing(answer).writeOn();
     this.#fire("list");
     this.#fire("path", { conversationId: answer.conversation });
   }
 
   stop(conversationId) {
     const message = this.running(conversationId);
-    if (message) this.#answers.get(message)?.stop();
+    if (!message) return;
+    const writing = this.#writings.get(message);
+    if (writing) writing.stop();
+    else this.#settle(Object.assign(message, { status: Status.STOPPED }));
   }
 
   // -- changing ---------------------------------------------------------------------------------------------
 
   /** Shows the branch that this message is part of, where it was left last. */
   choose(message) {
-    this.#change(message.conversation, { head: newestLeaf(message, this.#tree(message.conversation)).id });
-    this.#fire("path", { conversationId: message.conversation });
+    void this.#change(message.conversation, { head: newestLeaf(message, this.#tree(message.conversation)).id });
   }
 
   rename(conversationId, title) {
-    this.#change(conversationId, { title });
+    void this.#change(conversationId, { title });
   }
 
   pin(conversationId, pinned) {
-    this.#change(conversationId, { pinned });
+    void this.#change(conversationId, { pinned });
   }
 
   /** Changes how the conversation's next questions are answered. */
   setUp(conversationId, setup) {
-    this.#change(conversationId, { setup });
+    void this.#change(conversationId, { setup });
   }
 
   /** Removes a message and all that hangs on it. With its last message a conversation goes. */
@@ -178,37 +195,36 @@ export class Chat extends EventTarget {
     const { conversation: id, parent } = message;
     const tree = this.#tree(id);
     const branch = branchFrom(message, tree);
-    for (const each of branch) this.#answers.get(each)?.stop();
-    for (const each of branch) tree.delete(each.id);
+    for (const each of branch) this.#drop(each);
     if (!tree.size) return this.remove(id);
-    const conversation = this.#conversations.get(id);
-    if (!tree.has(conversation.head)) {
+    const { head } = this.#conversations.get(id);
+    const fields = {};
+    if (!tree.has(head)) {
       const from = siblingsOf(message, tree).at(-1) ?? tree.get(parent);
-      conversation.head = newestLeaf(from, tree).id;
+      fields.head = newestLeaf(from, tree).id;
     }
-    this.#fire("path", { conversationId: id });
-    this.#fire("list");
-    await this.#keep(id, this.#store.save(conversation, { removed: branch.map((each) => each.id) }));
+    await this.#change(id, fields, { removed: branch.map((each) => each.id) });
   }
 
   async remove(conversationId) {
-    for (const message of this.#tree(conversationId).values()) this.#answers.get(message)?.stop();
     this.#forget(conversationId);
-    await this.#keep(conversationId, this.#store.remove(conversationId));
+    await this.#keepChange(conversationId, this.#store.remove(conversationId));
   }
 
   /** Takes in conversations that were exported somewhere: [{conversation, messages}], with ids of their own. */
   async addAll(entries) {
     for (const { conversation, messages } of entries) {
+      // What was being written when it was exported is written by nobody here.
+      const still = messages.map((each) => (isRunning(each) ? { ...each, status: Status.INTERRUPTED } : each));
       this.#conversations.set(conversation.id, conversation);
-      await this.#keep(conversation.id, this.#store.save(conversation, { messages }));
+      await this.#keep(conversation.id, this.#store.add(conversation, still));
     }
     this.#fire("list");
   }
 
   /** Writes down what the running answers have so far; for a page that is about to go away. */
   saveRunning() {
-    for (const message of this.#answers.keys()) this.#update(message);
+    for (const writing of this.#writings.values()) writing.save();
   }
 
   #begin(text, setup) {
@@ -221,105 +237,123 @@ export class Chat extends EventTarget {
     return conversation;
   }
 
-  #add(conversation, fields) {
-    const message = { id: newId(), conversation: conversation.id, created: Date.now(), ...fields };
-    this.#tree(conversation.id).set(message.id, message);
-    conversation.head = message.id;
-    conversation.updated = message.created;
-    void this.#keep(conversation.id, this.#store.save(conversation, { messages: [message] }));
-    return message;
+  #ask(conversation, parent, text, isNew = false) {
+    const question = { ...newMessage(conversation.id, parent), role: "user", text };
+    const answer = newAnswer(conversation.id, question.id);
+    this.#add(conversation, [question, answer], isNew);
+    void this.#writing(answer).write();
   }
 
-  #change(conversationId, fields) {
-    const conversation = Object.assign(this.#conversations.get(conversationId), fields);
+  /** Adds messages, of which the last is what is shown from now on. */
+  #add(conversation, messages, isNew = false) {
+    const { id } = conversation;
+    for (const message of messages) {
+      this.#tree(id).set(message.id, message);
+      this.#unsaved.add(message.id);
+    }
+    const { id: head, created: updated } = messages.at(-1);
+    if (isNew) {
+      Object.assign(conversation, { head, updated });
+      void this.#keepChange(id, this.#store.add(conversation, messages), messages);
+      this.#fire("list");
+    } else {
+      void this.#change(id, { head, updated }, { added: messages });
+    }
+  }
+
+  /** Changes fields of a conversation, and which messages it has: those are in its tree already, or no longer. */
+  #change(id, fields, { added = [], removed = [] } = {}) {
+    Object.assign(this.#conversations.get(id), fields);
+    const keeping = this.#keepChange(id, this.#store.change(id, fields, { added, removed }), added);
     this.#fire("list");
-    void this.#keep(conversationId, this.#store.save(conversation));
+    if ("head" in fields || removed.length) this.#fire("path", { conversationId: id });
+    return keeping;
   }
 
   #forget(conversationId) {
+    for (const message of this.#tree(conversationId).values()) this.#drop(message);
     this.#conversations.delete(conversationId);
     this.#trees.delete(conversationId);
     this.#fire("list");
   }
 
-  // -- answers ----------------------------------------------------------------------------------------------
-
-  #answerTo(question) {
-    const conversation = this.#conversations.get(question.conversation);
-    const fields = { text: "", status: Status.QUEUED, error: null, stats: null };
-    this.#write(this.#add(conversation, { role: "assistant", parent: question.id, ...fields }));
-    this.#fire("list");
-    this.#fire("path", { conversationId: conversation.id });
+  /** Takes a message out of its tree. */
+  #drop(message) {
+    this.#release(message);
+    this.#tree(message.conversation).delete(message.id);
   }
 
-  /** Asks for a message's text, from what it has on. */
-  #write(message) {
-    // Conversations of older pages have none.
-    const { setup = FIRST_SETUP } = this.#conversations.get(message.conversation);
-    const input = toInput(pathTo(message.id, this.#tree(message.conversation)));
-    const request = { input, ...requestOf(setup), ...(message.text && { continue_final_message: true }) };
-    Object.assign(message, { responseId: null, sequence: -1, error: null });
-    void this.#collect(message, this.#wire.respond(request), statsOf);
+  // -- answers ----------------------------------------------------------------------------------------------
+
+  /** A new Writing of a message, which this tab writes from now on. */
+  #writing(message) {
+    const requestFor = () => ({
+      input: toInput(pathTo(message.id, this.#tree(message.conversation))),
+      // Conversations of older pages have no setup.
+      ...requestOf(this.#conversations.get(message.conversation).setup ?? FIRST_SETUP),
+      ...(message.text && { continue_final_message: true }),
+    });
+    const writing = new Writing(message, { wire: this.#wire, store: this.#store, requestFor });
+    this.#writings.set(message, writing);
+    // Once it is left, what it does is of no interest.
+    const on = (type, act) =>
+      writing.addEventListener(type, ({ detail }) => this.#writings.get(message) === writing && act(detail));
+    on("text", () => this.#fire("text", { message }));
+    on("known", () => this.#tabs.tell(message.conversation));
+    on("trouble", (detail) => this.#fire("trouble", detail));
+    on("settled", () => {
+      this.#writings.delete(message);
+      this.#settle(message);
+    });
+    on("overtaken", ({ record }) => this.#follow(message, record));
+    return writing;
+  }
+
+  /** Leaves the writing of a message to others, or to nobody. */
+  #release(message) {
+    this.#writings.get(message)?.leave();
+    this.#writings.delete(message);
+  }
+
+  /** Another tab has carried an answer on, or ended it. */
+  #follow(message, record) {
+    this.#release(message);
+    Object.assign(message, record);
+    if (isRunning(message)) this.#takeUp(message);
+    else this.#fireSettled(message);
   }
 
   #takeUp(message) {
-    if (message.responseId) {
-      const answer = this.#wire.resume(message.responseId, { after: message.sequence });
-      void this.#collect(message, answer, statsOfRest);
-    } else {
-      // Its page went away before the server had said what it is called.
-      message.status = Status.INTERRUPTED;
-    }
+    if (message.responseId) void this.#writing(message).write();
+    else if (!this.#orphans.has(message)) void this.#watchOver(message);
   }
 
-  /** Keeps a message as its answer grows. Its text goes on from what it has; `stats` is asked at the end. */
-  async #collect(message, answer, stats) {
-    const before = message.text;
-    // The text and the number up to which it is known must not be kept apart.
-    const note = () => {
-      message.text = before + answer.text;
-      message.sequence = answer.sequence;
-      message.status = answer.status;
-    };
-    this.#answers.set(message, answer);
-    note();
-    answer.addEventListener("state", () => {
-      if (answer.isFinal) return;
-      note();
-      if (answer.responseId && message.responseId !== answer.responseId) {
-        message.responseId = answer.responseId;
-        this.#update(message, { tell: true });
-      }
-      this.#fire("text", { message });
-    });
-    let saving = null;
-    for await (const _ of answer) {
-      if (answer.isFinal) break;
-      note();
-      this.#fire("text", { message });
-      if (saving === null) {
-        this.#update(message);
-        saving = setTimeout(() => {
-          saving = null;
-          this.#update(message);
-        }, SAVE_EVERY_MS);
-      }
+  /** Waits for the tab that asks for an answer to say what it is called, and asks itself if that tab has gone. */
+  async #watchOver(message) {
+    const isOrphan = () =>
+      this.#tree(message.conversation).get(message.id) === message &&
+      isRunning(message) &&
+      !message.responseId &&
+      !this.#writings.has(message);
+    this.#orphans.add(message);
+    while (isOrphan() && (await this.#tabs.isWritten(message.id))) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
     }
-    clearTimeout(saving);
-    this.#answers.delete(message);
-    note();
-    message.error = GONE.has(answer.error?.code) ? { ...answer.error, message: say("answer.gone") } : answer.error;
-    message.stats = stats(answer);
-    this.#update(message, { tell: true });
+    this.#orphans.delete(message);
+    if (!isOrphan()) return;
+    if (isFresh(message)) void this.#writing(message).writeOn();
+    else this.#settle(Object.assign(message, { status: Status.INTERRUPTED }));
+  }
+
+  /** An answer has ended, with what it has now. */
+  #settle(message) {
+    void this.#keep(message.conversation, this.#store.update(message));
+    this.#fireSettled(message);
+  }
+
+  #fireSettled(message) {
     this.#fire("settled", { message });
     this.#fire("list");
-  }
-
-  #update(message, { tell = false } = {}) {
-    // An answer may outlive its place by the moment between its removal and the server's last word.
-    if (!this.#tree(message.conversation).has(message.id)) return;
-    const writing = this.#store.update(message);
-    void (tell ? this.#keep(message.conversation, writing) : this.#guard(writing));
   }
 
   // -- the store and the other tabs -------------------------------------------------------------------------
@@ -329,7 +363,7 @@ export class Chat extends EventTarget {
   }
 
   async #readAgain(conversationId) {
-    const stored = await this.#store.read(conversationId);
+    const stored = await this.#read(conversationId);
     if (!stored) {
       this.#forget(conversationId);
     } else if (this.#trees.has(conversationId)) {
@@ -341,6 +375,14 @@ export class Chat extends EventTarget {
     this.#fire("path", { conversationId });
   }
 
+  /** As the store has it, with all that this tab has changed. */
+  async #read(conversationId) {
+    const changes = this.#changes.get(conversationId);
+    const stored = await this.#store.read(conversationId);
+    // What was changed while it was read may be missing in what was read.
+    return changes === this.#changes.get(conversationId) ? stored : this.#read(conversationId);
+  }
+
   /** Another tab's words, or the store's, beside what is being written here. */
   #merge({ conversation, messages }) {
     const tree = this.#tree(conversation.id);
@@ -348,28 +390,46 @@ export class Chat extends EventTarget {
     if (known) Object.assign(known, conversation);
     else this.#conversations.set(conversation.id, conversation);
     const stored = new Set(messages.map(({ id }) => id));
-    for (const id of [...tree.keys()]) if (!stored.has(id)) tree.delete(id);
+    for (const message of [...tree.values()]) {
+      if (!stored.has(message.id) && !this.#unsaved.has(message.id)) this.#drop(message);
+    }
     for (const record of messages) {
-      const message = tree.get(record.id) ?? record;
-      tree.set(record.id, message);
-      if (this.#answers.has(message)) continue;
-      Object.assign(message, record);
-      if (isRunning(message)) this.#takeUp(message);
+      const message = tree.get(record.id);
+      if (message) {
+        this.#compare(message, record);
+      } else {
+        tree.set(record.id, record);
+        if (isRunning(record)) this.#takeUp(record);
+      }
     }
     this.#fire("list");
   }
 
-  async #keep(conversationId, writing) {
-    await this.#guard(writing);
-    this.#tabs.tell(conversationId);
+  /** What the store has of a message that is known here. */
+  #compare(message, record) {
+    if (!isFurther(record, message)) return;
+    const writing = this.#writings.get(message);
+    if (!writing || timesAsked(record) > timesAsked(message)) this.#follow(message, record);
+    else if (record.status === Status.STOPPED) writing.stop();
+    // Else the server tells this tab, too.
   }
 
-  async #guard(writing) {
+  async #keepChange(conversationId, writing, messages = []) {
+    this.#changes.set(conversationId, (this.#changes.get(conversationId) ?? 0) + 1);
+    const isKept = await this.#keep(conversationId, writing);
+    if (isKept) for (const { id } of messages) this.#unsaved.delete(id);
+  }
+
+  /** @returns {Promise<boolean>} whether the store has it */
+  async #keep(conversationId, writing) {
     try {
       await writing;
     } catch (error) {
       this.#fire("trouble", { error });
+      return false;
     }
+    this.#tabs.tell(conversationId);
+    return true;
   }
 
   #fire(type, detail) {
@@ -377,19 +437,11 @@ export class Chat extends EventTarget {
   }
 }
 
-/** What the reader saw: the server counts the tokens, this side measures the time. */
-function statsOf({ usage, times }) {
-  const tokens = usage?.output_tokens ?? null;
-  const span = times.last - times.first;
-  return {
-    tokens,
-    firstTokenMs: times.first === null ? null : times.first - times.sent,
-    // The first token ends the wait; the rate is that of those after it.
-    tokensPerSecond: tokens > 1 && span > 0 ? (1000 * (tokens - 1)) / span : null,
-  };
+function newMessage(conversation, parent) {
+  return { id: newId(), conversation, parent, created: Date.now() };
 }
 
-/** Of an answer that was taken up: how it began was not seen. */
-function statsOfRest(answer) {
-  return { ...statsOf(answer), firstTokenMs: null, tokensPerSecond: null };
+function newAnswer(conversation, parent) {
+  const fields = { role: "assistant", text: "", status: Status.QUEUED, error: null, stats: null };
+  return { ...newMessage(conversation, parent), ...fields, responseId: null, sequence: -1, asked: 1 };
 }

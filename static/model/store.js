@@ -6,11 +6,14 @@
  *
  *     conversation  {id, title, created, updated, head, pinned?, setup}      setup: see setup.js
  *     message       {id, conversation, parent, role: "user" | "assistant", text, created, status?, error?, stats?,
- *                    responseId?, sequence?}
+ *                    responseId?, sequence?, grown?, asked?, continued?}
  *
  * Times are milliseconds since 1970. With `responseId` and `sequence`, the number of the last event in `text`, an
- * answer that runs can be taken up again.
+ * answer that runs can be taken up again. `grown`: when it last did, or was asked for. `asked`: how often it was asked
+ * for (message.js), and `continued`, how often of these it had text already and went on from it. `stats`: see stats.js.
  */
+
+import { askedAnew, isFurther, isRunning, timesAsked } from "./message.js";
 
 const NAME = "tickwire";
 const VERSION = 2;
@@ -33,6 +36,16 @@ function committed(transaction) {
     transaction.oncomplete = () => resolve();
     transaction.onabort = () => reject(transaction.error);
   });
+}
+
+/** What becomes of the wish to ask anew for `message`, of which `record` is kept. */
+function claimOn(record, message) {
+  // Removed, or never kept: whoever has it is alone with it.
+  if (!record) return { won: true, isKept: false, record: askedAnew(message) };
+  if (timesAsked(record) !== timesAsked(message) || isRunning(record) !== isRunning(message)) {
+    return { won: false, isKept: false, record };
+  }
+  return { won: true, isKept: true, record: askedAnew(isFurther(record, message) ? record : message) };
 }
 
 /** Opens the store; where the browser keeps nothing, one that lasts as long as the page (`lasting` is false). */
@@ -89,18 +102,46 @@ class LastingStore {
     return (await Promise.all(statuses.map((status) => settled(index.getAll(status))))).flat();
   }
 
-  /** Writes what a conversation is now, with messages that are new or have changed, and without the removed ones. */
-  save(conversation, { messages = [], removed = [] } = {}) {
-    return this.#write((conversations, records) => {
+  /** Writes a conversation that is new, or comes from elsewhere, with messages. */
+  add(conversation, messages) {
+    return this.#write(async (conversations, records) => {
       conversations.put(conversation);
       for (const message of messages) records.put(message);
+    });
+  }
+
+  /**
+   * Changes fields of a conversation, adds messages and removes some. What another tab has changed stays, and what it
+   * has removed does not come back.
+   */
+  change(conversationId, fields, { added = [], removed = [] } = {}) {
+    return this.#write(async (conversations, records) => {
+      const conversation = await settled(conversations.get(conversationId));
+      if (!conversation) return;
+      conversations.put({ ...conversation, ...fields });
+      for (const message of added) records.put(message);
       for (const id of removed) records.delete(id);
     });
   }
 
-  /** Writes what a message is now. Its conversation is left alone: another tab may have carried it on. */
+  /** Writes what an answer is now, unless it was removed, or another tab is further with it. */
   update(message) {
-    return this.#write((_, records) => records.put(message));
+    return this.#write(async (_, records) => {
+      const record = await settled(records.get(message.id));
+      if (record && !isFurther(record, message)) records.put(message);
+    });
+  }
+
+  /**
+   * Writes that an answer is asked for anew, unless another tab has been faster, or has ended it.
+   * @returns {Promise<{won: boolean, record: object}>} and what is kept now
+   */
+  claim(message) {
+    return this.#write(async (_, records) => {
+      const claim = claimOn(await settled(records.get(message.id)), message);
+      if (claim.isKept) records.put(claim.record);
+      return claim;
+    });
   }
 
   /**
@@ -119,12 +160,16 @@ class LastingStore {
     await Promise.all([committed(removal), committed(sweep)]);
   }
 
-  #write(act) {
+  /** @returns what `act` gives, when it is safe */
+  async #write(act) {
     const transaction = this.#db.transaction(["conversations", "messages"], "readwrite");
-    act(transaction.objectStore("conversations"), transaction.objectStore("messages"));
-    // A page that is going away may not live to see its transaction commit by itself.
-    transaction.commit();
-    return committed(transaction);
+    const acting = act(transaction.objectStore("conversations"), transaction.objectStore("messages")).then((result) => {
+      // A page that is going away may not live to see its transaction commit by itself.
+      transaction.commit();
+      return result;
+    });
+    const [result] = await Promise.all([acting, committed(transaction)]);
+    return result;
   }
 }
 
@@ -151,14 +196,26 @@ class PassingStore {
     return (await this.messages()).filter((message) => statuses.includes(message.status));
   }
 
-  async save(conversation, { messages = [], removed = [] } = {}) {
+  async add(conversation, messages) {
     this.#conversations.set(conversation.id, { ...conversation });
-    for (const message of messages) await this.update(message);
+    for (const message of messages) this.#messages.set(message.id, { ...message });
+  }
+
+  async change(conversationId, fields, { added = [], removed = [] } = {}) {
+    const conversation = this.#conversations.get(conversationId);
+    if (!conversation) return;
+    await this.add({ ...conversation, ...fields }, added);
     for (const id of removed) this.#messages.delete(id);
   }
 
   async update(message) {
-    this.#messages.set(message.id, { ...message });
+    if (this.#messages.has(message.id)) this.#messages.set(message.id, { ...message });
+  }
+
+  async claim(message) {
+    const claim = claimOn(this.#messages.get(message.id), message);
+    if (claim.isKept) this.#messages.set(message.id, claim.record);
+    return claim;
   }
 
   async remove(conversationId) {

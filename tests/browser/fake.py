@@ -149,8 +149,8 @@ async def warms_up(reply: Reply) -> None:
 
 class FakeServer:
     """`scripts` are used in order, one for each `response.create`; `requests` are those frames, and `resumes`
-    those that took a response up. Warm-ups need no script, and are in `warm_ups`; `num_connections` counts the
-    sockets that came."""
+    those that took a response up. Warm-ups need no script, and are in `warm_ups`. `num_connections`
+    counts the sockets that came."""
 
     def __init__(self) -> None:
         self.scripts: list[Script] = []

@@ -238,26 +238,6 @@ async def test_a_second_tab_does_not_bring_back_what_was_deleted(
     await expect(page.locator("#conversations li")).to_have_count(0)
 
 
-async def test_what_the_server_forgot_is_said_and_what_was_read_is_kept(page: Page, fake: FakeServer) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Half an ans")
-        await reply.cancelled.wait()
-
-    fake.scripts += [script, says("A whole answer.")]
-    await ask(page, "Hello")
-    await expect(last_answer(page)).to_contain_text("Half an ans")
-    fake.forget()
-    await page.reload()
-    await expect(last_answer(page).locator(".prose")).to_have_text("Half an ans")
-    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
-    failure = last_answer(page).locator(".failure")
-    await expect(failure).to_contain_text("the server does not have it any more")
-    await failure.get_by_role("button", name="Try again").click()
-    await expect(last_answer(page).locator(".prose")).to_have_text("A whole answer.")
-    await expect(page.get_by_role("article")).to_have_count(2)
-
-
 async def test_conversations_of_an_older_page_are_kept(page: Page, fake: FakeServer) -> None:
     await page.evaluate(OLDER_STORE)
     await page.reload()
@@ -434,25 +414,6 @@ async def test_a_device_that_is_online_again_does_not_wait(page: Page, fake: Fak
     await expect(page.locator("#link")).to_have_attribute("data-state", "waiting")
     await page.evaluate("dispatchEvent(new Event('online'))")
     await expect(page.locator("#link")).to_have_attribute("data-state", "open")
-
-
-async def test_answers_do_not_outlive_a_restart(page: Page, fake: FakeServer) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Half")
-        await reply.cancelled.wait()
-
-    fake.scripts.append(script)
-    await ask(page, "Hello")
-    await expect(last_answer(page)).to_contain_text("Half")
-    fake.forget()
-    await fake.drop(1012)
-    await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
-    await expect(last_answer(page).locator(".prose")).to_have_text("Half")
-    await expect(last_answer(page).locator(".failure")).to_contain_text(
-        "the server does not have it any more"
-    )
-    await expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
 async def test_a_server_that_says_stay_away_is_not_asked_again(page: Page, fake: FakeServer) -> None:
