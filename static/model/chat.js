@@ -132,6 +132,12 @@ export class Chat extends EventTarget {
     }));
   }
 
+  /** One conversation with all its branches, as in `everything`. */
+  async whole(conversationId) {
+    await this.open(conversationId);
+    return { conversation: this.get(conversationId), messages: [...this.#tree(conversationId).values()] };
+  }
+
   // -- asking -----------------------------------------------------------------------------------------------
 
   /** Asks in a conversation, or in a new one (null), which has this setup. Returns the conversation's id. */
@@ -211,6 +217,12 @@ export class Chat extends EventTarget {
     await this.#keepChange(conversationId, this.#store.remove(conversationId));
   }
 
+  async removeAll() {
+    const ids = this.list.map(({ id }) => id);
+    this.#forget(...ids);
+    await Promise.all(ids.map((id) => this.#keepChange(id, this.#store.remove(id))));
+  }
+
   /** Takes in conversations that were exported somewhere: [{conversation, messages}], with ids of their own. */
   async addAll(entries) {
     for (const { conversation, messages } of entries) {
@@ -270,10 +282,12 @@ export class Chat extends EventTarget {
     return keeping;
   }
 
-  #forget(conversationId) {
-    for (const message of this.#tree(conversationId).values()) this.#drop(message);
-    this.#conversations.delete(conversationId);
-    this.#trees.delete(conversationId);
+  #forget(...conversationIds) {
+    for (const id of conversationIds) {
+      for (const message of this.#tree(id).values()) this.#drop(message);
+      this.#conversations.delete(id);
+      this.#trees.delete(id);
+    }
     this.#fire("list");
   }
 

@@ -17,6 +17,7 @@ import { askedAnew, isFurther, isRunning, timesAsked } from "./message.js";
 
 const NAME = "tickwire";
 const VERSION = 2;
+const READ_AT_ONCE = 500;
 
 /** An id that also works where crypto.randomUUID does not: on a page served over plain http from another host. */
 export function newId() {
@@ -91,9 +92,14 @@ class LastingStore {
     return conversation && { conversation, messages };
   }
 
-  /** All messages, for a search. */
-  messages() {
-    return settled(this.#db.transaction("messages").objectStore("messages").getAll());
+  /** All messages, for a search. They are read in parts: the page would stand still while it unpacks them all. */
+  async messages() {
+    const records = this.#db.transaction("messages").objectStore("messages");
+    const parts = [];
+    for (let from = null; ; from = IDBKeyRange.lowerBound(parts.at(-1).at(-1).id, true)) {
+      parts.push(await settled(records.getAll(from, READ_AT_ONCE)));
+      if (parts.at(-1).length < READ_AT_ONCE) return parts.flat();
+    }
   }
 
   /** All messages whose status is one of these, in no order. */
