@@ -5,7 +5,8 @@
  * without a message, the title was hit. Work is done in slices, between which the page goes on.
  */
 
-const SLICE_MS = 8;
+import { Slice } from "./slice.js";
+
 const MARKS = /\p{Mn}/gu;
 const ASCII = /^[\x00-\x7f]*$/;
 const BEFORE = 40;
@@ -53,12 +54,11 @@ export class Search {
     titles.sort((a, b) => b.conversation.updated - a.conversation.updated);
     const found = titles.map(({ conversation }) => ({ conversation, message: null }));
     if (!words.length) return found;
-    let until = performance.now() + SLICE_MS;
+    const slice = new Slice();
     for (const entry of this.#messages) {
-      if (performance.now() > until) {
-        await pause();
+      if (slice.isOver) {
+        await slice.next();
         if (turn !== this.#turn) return null;
-        until = performance.now() + SLICE_MS;
       }
       if (matches(entry, words)) found.push({ conversation: entry.conversation, message: entry.message });
     }
@@ -74,15 +74,6 @@ function matches(entry, words) {
     else if (!entry.title.includes(word)) return false;
   }
   return inText;
-}
-
-/** Lets the page go on with what it has to do. */
-export function pause() {
-  return new Promise((resolve) => {
-    const channel = new MessageChannel();
-    channel.port1.onmessage = resolve;
-    channel.port2.postMessage(null);
-  });
 }
 
 /** A text in pieces, [{text, found}], those with one of the words marked. */
