@@ -293,6 +293,19 @@ export class Tickwire extends EventTarget {
     this.#tellConnection();
   }
 
+  /**
+   * Uses another API key from now on, or none. The connection is made anew at once, and what runs is taken up on it:
+   * a response of another key is not found there.
+   * @param {string | null} [token]
+   */
+  authenticate(token) {
+    this.#token = token;
+    if (this.connection.state === Connection.CLOSED) return;
+    this.#attempts = 0;
+    this.#abandon("The API key has changed.");
+    this.connect();
+  }
+
   /** Stops every answer and ends the connection, for good. */
   close() {
     clearTimeout(this.#timer);
@@ -594,20 +607,26 @@ export class Tickwire extends EventTarget {
     this.#listening = new AbortController();
     const { signal } = this.#listening;
     globalThis.addEventListener?.("online", () => this.#try(), { signal });
+    globalThis.addEventListener?.("offline", () => this.#doubt(), { signal });
     const seen = () => globalThis.document.visibilityState === "visible" && this.#try();
     globalThis.document?.addEventListener("visibilitychange", seen, { signal });
   }
 
   #try() {
     if (this.connection.state === Connection.WAITING) this.connect();
-    else if (this.connection.state === Connection.OPEN) this.#tryLink(PONG_WITHIN_MS);
+    else this.#doubt();
+  }
+
+  /** Looks whether the link is alive. */
+  #doubt() {
+    if (this.connection.state === Connection.OPEN) this.#tryLink(PONG_WITHIN_MS);
   }
 
   #onOpen() {
     this.#openedAt = performance.now();
     this.#after(this.#pingMs, () => this.#tryLink());
     // What comes behind need not wait for the reply: it is read in order.
-    if (this.#token !== undefined) this.#send({ type: "session.auth", token: this.#token });
+    if (this.#token) this.#send({ type: "session.auth", token: this.#token });
     this.#setConnection(Connection.OPEN);
     for (const turn of [...this.#lanes.values()]) this.#ask(turn);
     this.#sendQueued();

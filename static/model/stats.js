@@ -24,8 +24,9 @@ export function atFirstText(message, { times }, asked) {
 /** With what the server says of the response while it runs; null: it did not say. */
 export function withServers(message, server) {
   const { stats } = message;
+  if (!server) return stats;
   // Of one that goes on, the server takes the text so far for a part of the prompt.
-  if (!server || message.continued) return stats;
+  if (message.continued) return { ...stats, tokens: stats.promptTokens && server.prompt_tokens - stats.promptTokens };
   return {
     ...stats,
     promptTokens: server.prompt_tokens,

@@ -153,6 +153,17 @@ async def test_a_token_opens_what_keys_close(node: Node) -> None:
     assert wrong["answer"]["error"]["code"] == "invalid_api_key"
 
 
+async def test_another_key_is_used_at_once_and_what_runs_is_taken_up(node: Node) -> None:
+    async with running(api_keys=("right",), handshake_timeout_s=0.2) as server:
+        pace(server)
+        result = await run(node, "keys", url_of(server), right="right")
+    none, wrong, right = result["outcomes"]
+    assert (none["status"], none["text"]) == ("interrupted", "")
+    assert (wrong["status"], wrong["code"]) == ("interrupted", "invalid_api_key")
+    assert (right["status"], right["text"]) == ("length", said("hello", 12))
+    assert result["whole"]["joined"] == result["whole"]["text"] == said("hello", 200)
+
+
 async def test_the_ws_package_serves_older_nodes(node: Node) -> None:
     async with running() as server, cutting(server.port) as proxy:
         pace(server)

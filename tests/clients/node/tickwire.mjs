@@ -119,6 +119,23 @@ const scenarios = {
     return { results: await Promise.all(results) };
   },
 
+  /** From no key to a wrong one to the right one, and what was asked with the right one goes on over another link. */
+  async keys({ right }) {
+    const wire = new Tickwire(url);
+    const outcomes = [];
+    for (const token of [null, "wrong", right]) {
+      wire.authenticate(token);
+      const { status, error, text } = await read(wire.respond(HELLO));
+      outcomes.push({ status, text, code: error?.code });
+    }
+    const long = wire.respond({ ...HELLO, max_output_tokens: 200 });
+    await firstText(long);
+    wire.authenticate(right);
+    const whole = await read(long);
+    wire.close();
+    return { outcomes, whole };
+  },
+
   /** The `WebSocket` class of the `ws` package, as older versions of Node need it. */
   async ws() {
     const wire = new Tickwire(`${url}?name=ws&after=6&how=reset`, { WebSocket: WS, retryMs: 5 });
