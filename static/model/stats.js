@@ -7,7 +7,7 @@
  * response; the rate is that of its last one, if this page has read all of it.
  */
 
-const NOTHING = Object.freeze({
+export const NOTHING = Object.freeze({
   tokens: null,
   promptTokens: null,
   cachedTokens: null,
