@@ -11,9 +11,9 @@ import { figure } from "../view/format.js";
 import { text } from "../texts.js";
 
 const [SMALLEST, LARGEST] = [4, 22];
-const TALLEST = 264;
+const TALLEST = 300;
 /** From this size on a cell has room for a letter. */
-const READABLE = 15;
+const READABLE = 13;
 const KINDS = { ".": "free", c: "kept", "-": "held", "+": "partial", "#": "full", s: "shared" };
 
 export class BlockMap {

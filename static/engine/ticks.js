@@ -16,8 +16,8 @@ const STEP = 7;
 const BAR = 5;
 const EDGE = 10;
 const COUNTS = { top: 16, height: 24 };
-const BARS = { top: 64, height: 112 };
-const STAYS = { top: 204, height: 132, lane: 18, thinnest: 3 };
+const BARS = { top: 70, height: 112 };
+const STAYS = { top: 212, lanes: 6, height: 240, lane: 18, thinnest: 3 };
 // A bar that would dwarf all others is cut, and shows it.
 const TALLEST = 4;
 
@@ -51,7 +51,7 @@ export class TickChart {
       onleave: () => this.#look(null, null),
       onresize: () => this.#tell(),
     });
-    this.#stage.height = STAYS.top + STAYS.height;
+    this.#stage.height = STAYS.top + STAYS.lanes * STAYS.lane;
     this.element = h("div", { class: "ticks" }, this.#stage.element, this.#readout);
   }
 
@@ -61,7 +61,7 @@ export class TickChart {
     const isNear = last >= this.#head && last - this.#head < 64;
     if (still.matches || !isNear) this.#head = last;
     else if (last > this.#head) this.#slide = { from: this.#head, to: last, begun: performance.now(), ms };
-    this.#stage.height = STAYS.top + Math.max(STAYS.height, this.#numLanes() * STAYS.thinnest);
+    this.#stage.height = STAYS.top + this.#numLanes() * this.#laneHeight();
     const tick = this.#history.ticks.at(-1);
     this.#stage.label = tick ? text("engine.ticks.label", tickWords(tick)) : text("engine.ticks.none");
     this.#tell();
@@ -127,6 +127,7 @@ export class TickChart {
     const place = (number, count = 1) => mirror(width - EDGE - (this.#head - number + 1) * STEP, count * STEP - STEP + BAR);
     const from = this.#head - (width - 2 * EDGE) / STEP;
     const ticks = this.#history.ticks.filter(({ number }) => number > from - 1 && number <= Math.ceil(this.#head));
+    if (!this.#history.last) this.#drawPromise(pen, width);
     if (this.#number !== null) this.#drawCursor(pen, place(this.#number));
     this.#drawCounts(pen, ticks, place);
     this.#drawBars(pen, ticks, place, width);
@@ -141,6 +142,24 @@ export class TickChart {
     this.#head = from + (to - from) * done;
     if (done === 1) this.#slide = null;
     else this.#stage.redraw();
+  }
+
+  /** Where nothing has run yet: what it will look like, hardly to be seen. */
+  #drawPromise(pen, width) {
+    pen.fillStyle = this.#stage.inks.sunken;
+    const count = Math.floor((width - 2 * EDGE) / STEP);
+    for (let i = 0; i < count; i += 1) {
+      const height = BARS.height * (0.34 + 0.1 * Math.sin(i / 3.1) + 0.08 * Math.sin(i / 1.3));
+      pen.fillRect(EDGE + i * STEP, BARS.top + BARS.height - height, BAR, height);
+    }
+    for (let lane = 0; lane < STAYS.lanes; lane += 1) {
+      for (let from = lane * 5; from < count; from += 34 + lane * 7) {
+        const across = Math.min(26 + lane * 6, count - from) * STEP - 2;
+        pen.beginPath();
+        pen.roundRect(EDGE + from * STEP, STAYS.top + lane * STAYS.lane, across, STAYS.lane - 3, 5);
+        pen.fill();
+      }
+    }
   }
 
   #drawCursor(pen, x) {
@@ -258,12 +277,11 @@ export class TickChart {
   }
 
   #numLanes() {
-    return 1 + Math.max(0, ...this.#history.stays.map(({ lane }) => lane));
+    return Math.max(STAYS.lanes, ...this.#history.stays.map(({ lane }) => lane + 1));
   }
 
   #laneHeight() {
-    const lanes = this.#numLanes();
-    return Math.min(STAYS.lane, Math.max(STAYS.thinnest, Math.floor(STAYS.height / lanes)));
+    return Math.min(STAYS.lane, Math.max(STAYS.thinnest, Math.floor(STAYS.height / this.#numLanes())));
   }
 }
 
