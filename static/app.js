@@ -23,6 +23,7 @@ import { point, SearchDialog } from "./view/search.js";
 import { bindShortcuts } from "./view/shortcuts.js";
 import { Sidebar } from "./view/sidebar.js";
 import { endingOf, Transcript } from "./view/transcript.js";
+import { Transfer } from "./view/transfer.js";
 import { showWelcome } from "./view/welcome.js";
 
 const $ = (selector) => document.querySelector(selector);
@@ -47,11 +48,12 @@ const link = new LinkView($("#link"), $("#strip"), () => wire.connect());
 const composer = new Composer($("#composer"), { onsend: ask, onstop: () => chat.stop(current) });
 const removal = new RemovalDialog($("#dialogs"));
 const menu = new Menu($("#dialogs"));
+const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat);
 const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu, {
   onopen: show,
   onrename: (id, title) => chat.rename(id, title),
   onpin: (id, pinned) => chat.pin(id, pinned),
-  onexport: () => {},
+  onexport: (id, format) => transfer.exportOne(id, format),
   onremove: remove,
 });
 const transcript = new Transcript($("#transcript"), {

@@ -99,6 +99,30 @@ export default {
     import: "Import chats …",
     allMarkdown: "Export all as Markdown",
     allJson: "Export all as JSON",
+    fileName: "Tickwire chats",
+    system: "System prompt",
+    title: "Import chats",
+    drop: "Drop to import chats",
+    formats: "Exports of Tickwire, ChatGPT, Open WebUI and llama.cpp",
+    reading: (name) => `Reading ${name}`,
+    stop: "Stop",
+    stopped: "Stopped: what had been read by then is here.",
+    added: (count, shown) => `${shown} ${of(count, "chat", "chats")} added`,
+    known: (count, shown) => `${shown} already here`,
+    empty: (count, shown) => `${shown} ${of(count, "chat", "chats")} without any text`,
+    tooLong: (count, shown) => `${shown} ${of(count, "chat was", "chats were")} left out: more than 10,000 messages`,
+    broken: (count, shown) => `${shown} ${of(count, "chat", "chats")} could not be read: the file is damaged or cut off there`,
+    foreign: (count, shown) => `${shown} ${of(count, "entry was", "entries were")} no chat`,
+    leftOut: (count, shown) => `${shown} ${of(count, "message", "messages")} left out: pictures, tools or no text`,
+    not: {
+      zip: () => "This is a zip archive. Unpack it, and choose the JSON in it: of ChatGPT, conversations.json.",
+      notJson: () => "This is no JSON. Chats come in from exports of Tickwire, ChatGPT, Open WebUI and llama.cpp.",
+      foreign: (shape) =>
+        `This JSON holds no chats: found ${shape || "nothing with a name"}. ` +
+        "Chats come in from exports of Tickwire, ChatGPT, Open WebUI and llama.cpp.",
+      nothing: () => "There are no chats in this file.",
+      tooLarge: () => "This file is larger than 500 MB, more than a browser can hold as one text.",
+    },
   },
 
   removal: {
