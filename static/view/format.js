@@ -29,6 +29,13 @@ export function seconds(ms) {
 const month = new Intl.DateTimeFormat(undefined, { month: "long" });
 const monthOfYear = new Intl.DateTimeFormat(undefined, { month: "long", year: "numeric" });
 
+const hundredth = new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: 0 });
+
+/** A part of one, in percent. */
+export function percent(part) {
+  return hundredth.format(part);
+}
+
 /** The heading under which a conversation of that day is listed. */
 export function dayName(time, now = Date.now()) {
   const today = new Date(now);
