@@ -5,6 +5,7 @@
 
 import { EngineView } from "./engine/view.js";
 import { Chat } from "./model/chat.js";
+import { Live } from "./model/live.js";
 import { Preferences } from "./model/preferences.js";
 import { openStore } from "./model/store.js";
 import { Tabs } from "./model/tabs.js";
@@ -13,6 +14,8 @@ import { Connection, Tickwire } from "./tickwire.js";
 import { address } from "./view/address.js";
 import { Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
+import { ContextMeter } from "./view/context.js";
+import { endingOf } from "./view/figures.js";
 import { Follower } from "./view/follow.js";
 import { HelpDialog } from "./view/help.js";
 import { Keys } from "./view/keys.js";
@@ -22,7 +25,7 @@ import { RemovalDialog } from "./view/removal.js";
 import { point, SearchDialog } from "./view/search.js";
 import { bindShortcuts } from "./view/shortcuts.js";
 import { Sidebar } from "./view/sidebar.js";
-import { endingOf, Transcript } from "./view/transcript.js";
+import { Transcript } from "./view/transcript.js";
 import { Transfer } from "./view/transfer.js";
 import { showWelcome } from "./view/welcome.js";
 
@@ -40,6 +43,8 @@ const chat = new Chat(store, wire, new Tabs());
 const preferences = new Preferences();
 
 let current = null;
+/** How many tokens the model's context holds, once the server has told. */
+let contextLimit = null;
 
 const keys = new Keys();
 const announcer = new Announcer();
@@ -56,11 +61,17 @@ const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu
   onexport: (id, format) => transfer.exportOne(id, format),
   onremove: remove,
 });
-const transcript = new Transcript($("#transcript"), {
-  regenerate: (answer) => chat.regenerate(answer),
+const follower = new Follower($("#scroller"), $("#transcript"), () => showJump());
+const live = new Live(chat);
+const transcript = new Transcript($("#transcript"), chat, {
+  live,
+  follower,
+  removal,
+  meter: new ContextMeter($("#context")),
+  limit: () => contextLimit,
+  focus: () => composer.focus(),
   begin: () => show(null),
 });
-const follower = new Follower($("#scroller"), $("#transcript"), () => showJump());
 const search = new SearchDialog($("#dialogs"), $("#open-search"), chat, showAt);
 showWelcome($("#welcome"), ask);
 const engine = new EngineView($("#engine"), {
@@ -80,6 +91,7 @@ function ask(question) {
 async function show(id) {
   current = id;
   engine.close();
+  live.watch(id);
   address.nameConversation(id);
   sidebar.close();
   const path = id ? await chat.open(id) : [];
@@ -159,7 +171,10 @@ function notify(words) {
 async function askForModel() {
   try {
     const reply = await fetch("/v1/models");
-    link.model = (await reply.json()).data[0].id;
+    const [model] = (await reply.json()).data;
+    link.model = model.id;
+    contextLimit = model.max_model_len;
+    transcript.refresh();
   } catch {
     // The name is a nicety; the socket says by itself when the server is not there.
   }

@@ -6,6 +6,8 @@
 const plural = new Intl.PluralRules("en");
 /** The form of a word that goes with a count. */
 const of = (count, one, other) => (plural.select(count) === "one" ? one : other);
+const ordinals = new Intl.PluralRules("en", { type: "ordinal" });
+const place = (number) => `${number}${{ one: "st", two: "nd", few: "rd", other: "th" }[ordinals.select(number)]}`;
 
 export default {
   dir: "ltr",
@@ -128,20 +130,36 @@ export default {
   removal: {
     title: "Delete this conversation?",
     what: "It is kept in this browser only, and cannot be brought back.",
+    branch: "What follows it goes, too. It is kept in this browser only, and cannot be brought back.",
     keep: "Keep",
     remove: "Delete",
   },
 
-  question: { you: "You" },
+  question: {
+    you: "You",
+    copy: "Copy question",
+    edit: "Edit question",
+    field: "Question to ask instead",
+    send: "Send",
+    cancel: "Cancel",
+    remove: "Delete question",
+    removal: "Delete this question?",
+  },
 
   answer: {
     answer: "Answer",
     copy: "Copy answer",
     again: "Answer again",
     tryAgain: "Try again",
+    continue: "Continue",
+    remove: "Delete answer",
+    removal: "Delete this answer?",
     waitingForConnection: "Waiting for the connection",
     waitingForToken: "Waiting for the first token",
+    queued: (number) => (number === 1 ? "Next in the queue" : `${place(number)} in the queue`),
+    reading: (part) => (part ? `Reading your message: ${part}` : "Reading your message"),
     length: "Cut at the token limit",
+    full: "Cut because the context is full",
     stopped: "Stopped",
     interrupted: "Interrupted",
     failed: "Failed",
@@ -149,7 +167,26 @@ export default {
     tokens: (count, shown) => `${shown} ${of(count, "token", "tokens")}`,
     rate: (shown) => `${shown} tokens/s`,
     firstToken: (shown) => `first token ${shown}`,
+    continued: "continued",
+    prompt: (count, shown, cached) =>
+      `${shown} prompt ${of(count, "token", "tokens")}${cached ? `, ${cached} cached` : ""}`,
+    context: (used, limit) => `context ${used} of ${limit}`,
     seconds: (shown) => `${shown} s`,
+  },
+
+  branches: {
+    question: (number, count) => `Question ${number} of ${count}`,
+    answer: (number, count) => `Answer ${number} of ${count}`,
+    short: (number, count) => `${number}/${count}`,
+    previous: { question: "Previous question", answer: "Previous answer" },
+    next: { question: "Next question", answer: "Next answer" },
+  },
+
+  context: {
+    enough: (used, limit) => `${used} of ${limit} tokens`,
+    little: (used, limit, left) => `${left} of ${limit} tokens left`,
+    full: (used, limit) => `All ${limit} tokens used`,
+    title: (used, limit, left, part) => `Context: ${used} of ${limit} tokens used (${part}), ${left} left`,
   },
 
   code: { copy: "Copy code", plain: "text", table: "Table", image: "Image" },

@@ -2,6 +2,7 @@
 
 import { announce } from "./announce.js";
 import { text } from "../texts.js";
+import { icon, iconButton } from "./dom.js";
 
 /** @returns {Promise<boolean>} whether the text is on the clipboard now */
 export async function copyText(words) {
@@ -38,4 +39,11 @@ export async function copyFrom(button, words) {
 
 export function sayCopied(copied) {
   announce(text(copied ? "copied.yes" : "copied.no"));
+}
+
+/** A button that copies what `words()` gives when it is pressed. */
+export function copyButton(label, words) {
+  const button = iconButton("copy", label, { onclick: () => copyFrom(button, words()) });
+  button.append(icon("check"));
+  return button;
 }

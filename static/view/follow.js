@@ -30,6 +30,24 @@ export class Follower {
     this.#toEnd();
   }
 
+  /**
+   * Changes the content without moving what the reader looks at. Where that is not the end, it is not followed.
+   * @param {Element} element what he looks at
+   * @param {() => Element} act makes the change, and returns what stands in the element's place then
+   */
+  hold(element, act) {
+    const { top } = element.getBoundingClientRect();
+    const now = act();
+    this.#scroller.scrollTop += now.getBoundingClientRect().top - top;
+    this.#last = this.#scroller.scrollTop;
+    this.#set(this.#left <= NEAR_END_PX);
+  }
+
+  get #left() {
+    const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
+    return scrollHeight - clientHeight - scrollTop;
+  }
+
   #letGo() {
     if (this.#scroller.scrollTop > 0) this.#set(false);
   }
@@ -40,11 +58,10 @@ export class Follower {
   }
 
   #scrolled() {
-    const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
-    const left = scrollHeight - clientHeight - scrollTop;
+    const { scrollTop } = this.#scroller;
     // Content that shrinks also moves the position up, but leaves it at the end: that is not the reader.
-    if (scrollTop < this.#last && left > 2) this.#set(false);
-    else if (scrollTop > this.#last && left <= NEAR_END_PX) this.#set(true);
+    if (scrollTop < this.#last && this.#left > 2) this.#set(false);
+    else if (scrollTop > this.#last && this.#left <= NEAR_END_PX) this.#set(true);
     this.#last = scrollTop;
   }
 

@@ -21,13 +21,19 @@ export function tokenRate(perSecond) {
   return text("answer.rate", (perSecond < 100 ? tenths : whole).format(perSecond));
 }
 
+const BYTES = ["byte", "kilobyte", "megabyte", "gigabyte"];
+
+/** A size, in the unit in which it is a number of few digits. */
+export function bytes(count) {
+  const power = Math.min(Math.floor(Math.log10(Math.max(count, 1)) / 3), BYTES.length - 1);
+  const style = { style: "unit", unit: BYTES[power], maximumFractionDigits: 1 };
+  return new Intl.NumberFormat(undefined, style).format(count / 1000 ** power);
+}
+
 /** Milliseconds as seconds, with as many digits as mean something. */
 export function seconds(ms) {
   return text("answer.seconds", (ms < 10_000 ? hundredths : tenths).format(ms / 1000));
 }
-
-const month = new Intl.DateTimeFormat(undefined, { month: "long" });
-const monthOfYear = new Intl.DateTimeFormat(undefined, { month: "long", year: "numeric" });
 
 const hundredth = new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: 0 });
 
@@ -35,6 +41,22 @@ const hundredth = new Intl.NumberFormat(undefined, { style: "percent", maximumFr
 export function percent(part) {
   return hundredth.format(part);
 }
+
+const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
+const dayAndClock = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short" });
+
+/** Milliseconds since 1970 as the time of that day, */
+export function timeOfDay(time) {
+  return clock.format(time);
+}
+
+/** and with the day. */
+export function dayAndTime(time) {
+  return dayAndClock.format(time);
+}
+
+const month = new Intl.DateTimeFormat(undefined, { month: "long" });
+const monthOfYear = new Intl.DateTimeFormat(undefined, { month: "long", year: "numeric" });
 
 /** The heading under which a conversation of that day is listed. */
 export function dayName(time, now = Date.now()) {

@@ -1,127 +1,49 @@
 /**
- * The conversation on screen: questions, growing answers, and the calm line under each answer.
+ * The conversation on screen: its messages in order, and what can be done with them.
  *
- * Knows how messages look. It does not know where they come from; buttons report through `actions`.
+ * Knows the Chat, which element shows which message, and where the reader's eyes and his focus are. It does not know
+ * how a question or an answer looks.
  */
 
 import { isRunning } from "../model/chat.js";
-import { copyFrom } from "./clipboard.js";
-import { h, icon, iconButton } from "./dom.js";
-import { seconds, tokenCount, tokenRate } from "./format.js";
-import { MarkdownView } from "../render/markdown.js";
-import { Status } from "../tickwire.js";
 import { text as say } from "../texts.js";
+import { AnswerElement } from "./answer.js";
+import { copyFrom } from "./clipboard.js";
+import { canGoOn, contextOf } from "./figures.js";
+import { QuestionElement } from "./question.js";
 
-const ENDINGS = [Status.LENGTH, Status.STOPPED, Status.INTERRUPTED, Status.FAILED];
-
-/** How an answer ended, in words; empty for one that simply ended. */
-export function endingOf(message) {
-  return ENDINGS.includes(message.status) ? say(`answer.${message.status}`) : "";
-}
-
-function figuresOf({ stats }) {
-  if (!stats) return [];
-  const figures = [];
-  if (stats.tokens !== null) figures.push(tokenCount(stats.tokens));
-  if (stats.tokensPerSecond !== null) figures.push(tokenRate(stats.tokensPerSecond));
-  if (stats.firstTokenMs !== null) figures.push(say("answer.firstToken", seconds(stats.firstTokenMs)));
-  return figures;
-}
-
-function questionElement(message) {
-  const text = h("div", { class: "question", dir: "auto" }, message.text);
-  return h("article", { class: "turn user", "aria-label": say("question.you") }, text);
-}
-
-/** One answer: its text, what went wrong, its status line. */
-class AnswerElement {
-  element;
-  #message;
-  #actions;
-  #markdown;
-  #text = h("div", { class: "prose" });
-  #wait = h("p", { class: "wait" });
-  #error = h("div", { class: "failure", hidden: true });
-  #status = h("div", { class: "status" });
-
-  constructor(message, actions) {
-    this.#message = message;
-    this.#actions = actions;
-    this.#markdown = new MarkdownView(this.#text);
-    this.element = h(
-      "article",
-      { class: "turn assistant", "aria-label": say("answer.answer"), "data-message": message.id },
-      this.#text,
-      this.#wait,
-      this.#error,
-      this.#status,
-    );
-    if (isRunning(message)) this.update();
-    else this.settle();
-  }
-
-  /** The answer is running: its text grew, or it went from one state of waiting to the next. */
-  update() {
-    const { status, text } = this.#message;
-    this.element.setAttribute("aria-busy", "true");
-    this.element.dataset.state = text ? "streaming" : "waiting";
-    this.#wait.hidden = text !== "";
-    if (!text) this.#wait.replaceChildren(...waiting(status));
-    else this.#markdown.grow(text);
-  }
-
-  settle() {
-    const message = this.#message;
-    this.element.removeAttribute("aria-busy");
-    this.element.dataset.state = message.status;
-    this.#wait.hidden = true;
-    this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
-    this.#showError(message.error);
-    const figures = figuresOf(message).map((figure) => h("span", {}, figure));
-    // A failure is told in full above.
-    const ending = message.status === Status.FAILED ? "" : endingOf(message);
-    this.#status.replaceChildren(
-      this.#buttons(),
-      h("p", { class: "figures" }, ending ? h("span", { class: "ending" }, ending) : null, ...figures),
-    );
-  }
-
-  #buttons() {
-    const copy = iconButton("copy", say("answer.copy"), { onclick: () => copyFrom(copy, this.#message.text) });
-    copy.append(icon("check"));
-    const retry = iconButton("retry", say("answer.again"), { class: "icon-button retry", onclick: () => this.#actions.regenerate(this.#message) });
-    return h("div", { class: "buttons" }, this.#message.text ? copy : null, this.#message.error ? null : retry);
-  }
-
-  #showError(error) {
-    this.#error.hidden = !error;
-    if (!error) return;
-    const tooLong = error.code === "context_length_exceeded";
-    const act = tooLong
-      ? h("button", { type: "button", class: "button", onclick: () => this.#actions.begin() }, say("page.newChat"))
-      : h("button", { type: "button", class: "button", onclick: () => this.#actions.regenerate(this.#message) }, say("answer.tryAgain"));
-    this.#error.replaceChildren(
-      icon("alert"),
-      h("div", {}, h("p", { dir: "auto" }, error.message), error.code ? h("code", {}, String(error.code)) : null),
-      act,
-    );
-  }
-}
-
-function waiting(status) {
-  const words = say(status === Status.QUEUED ? "answer.waitingForConnection" : "answer.waitingForToken");
-  return [h("span", { class: "pulse" }, h("i"), h("i"), h("i")), h("span", { class: "words" }, words)];
-}
+const EXCERPT_LENGTH = 120;
 
 export class Transcript {
   #root;
+  #chat;
+  #page;
   #actions;
-  #answers = new Map();
+  #path = [];
+  /** Message id -> the element of a message that is shown. */
+  #views = new Map();
 
-  /** @param actions {regenerate(answer), begin()}: what the buttons of an answer do */
-  constructor(root, actions) {
+  /**
+   * @param page {live, follower, removal, meter, limit(), focus(), begin()}: `limit` gives what the context holds, or
+   *   null, `focus` goes back to the box one writes in, `begin` begins another conversation
+   */
+  constructor(root, chat, page) {
     this.#root = root;
-    this.#actions = actions;
+    this.#chat = chat;
+    this.#page = page;
+    this.#actions = {
+      ask: (question, words) => this.#do(() => chat.edit(question, words)),
+      again: (answer) => this.#again(answer),
+      goOn: (answer) => this.#goOn(answer),
+      step: (message, step) => this.#step(message, step),
+      remove: (message) => this.#remove(message),
+      hold: (element, act) => page.follower.hold(element, act),
+      begin: page.begin,
+    };
+    page.live.addEventListener("stats", ({ detail }) => {
+      this.update(detail.message);
+      this.#showContext();
+    });
     root.addEventListener("click", (event) => {
       const button = event.target.closest(".copy-code");
       if (button) copyFrom(button, button.closest("figure").querySelector("code").textContent);
@@ -130,30 +52,139 @@ export class Transcript {
 
   /** Shows these messages and no others; those shown already keep their elements. */
   show(path) {
-    const answers = new Map();
-    const shown = new Map([...this.#root.children].map((element) => [element.dataset.id, element]));
-    const elements = path.map((message) => {
-      const known = this.#answers.get(message.id);
-      if (message.role === "user") return shown.get(message.id) ?? questionElement(message);
-      const answer = known ?? new AnswerElement(message, this.#actions);
-      answers.set(message.id, answer);
-      return answer.element;
-    });
+    this.#path = path;
+    this.#views = new Map(path.map((message) => [message.id, this.#views.get(message.id) ?? this.#view(message)]));
+    for (const message of path) {
+      const siblings = this.#chat.siblings(message);
+      this.#views.get(message.id).picker.show(siblings.indexOf(message), siblings.length);
+    }
+    const elements = [...this.#views.values()].map(({ element }) => element);
     elements.forEach((element, i) => {
-      element.dataset.id = path[i].id;
       if (this.#root.children[i] !== element) this.#root.insertBefore(element, this.#root.children[i] ?? null);
     });
     while (this.#root.children.length > elements.length) this.#root.lastElementChild.remove();
-    this.#answers = answers;
+    this.#showContext();
   }
 
-  /** A message grew; nothing happens if it is not on screen. */
+  /** An answer grew, or the server said how it stands; nothing happens if it is not on screen. */
   update(message) {
-    this.#answers.get(message.id)?.update();
+    this.#views.get(message.id)?.update(this.#page.live.of(message));
   }
 
-  /** A message is final. */
+  /** An answer is final. */
   settle(message) {
-    this.#answers.get(message.id)?.settle();
+    this.#views.get(message.id)?.settle();
+    this.#showContext();
+  }
+
+  /** What the context holds has become known, or is another. */
+  refresh() {
+    const ended = this.#path.filter((message) => message.role === "assistant" && !isRunning(message));
+    for (const { id } of ended) this.#views.get(id).describe();
+    this.#showContext();
+  }
+
+  // -- what keys do as well; false: there is nothing to be done ------------------------------------------------
+
+  editLast() {
+    const question = this.#path.findLast(({ role }) => role === "user");
+    if (!question) return false;
+    this.#views.get(question.id).edit();
+    return true;
+  }
+
+  copyLast() {
+    const answer = this.#path.findLast(({ role, text }) => role === "assistant" && text);
+    if (!answer || isRunning(answer)) return false;
+    this.#views.get(answer.id).copy();
+    return true;
+  }
+
+  regenerateLast() {
+    const answer = this.#path.at(-1);
+    if (answer?.role !== "assistant" || isRunning(answer)) return false;
+    this.#again(answer);
+    return true;
+  }
+
+  continueLast() {
+    const answer = this.#path.at(-1);
+    if (answer?.role !== "assistant" || !canGoOn(answer, contextOf(answer, null, this.#page.limit()))) return false;
+    this.#goOn(answer);
+    return true;
+  }
+
+  previousBranch() {
+    return this.#turn(-1);
+  }
+
+  nextBranch() {
+    return this.#turn(1);
+  }
+
+  // -- acts ------------------------------------------------------------------------------------------------
+
+  #view(message) {
+    if (message.role === "user") return new QuestionElement(message, this.#actions);
+    return new AnswerElement(message, this.#actions, this.#page.limit);
+  }
+
+  /** How full the context is with the last answer of which that is known. */
+  #showContext() {
+    const { live, meter, limit } = this.#page;
+    const contexts = this.#path.map((message) => contextOf(message, live.of(message), limit()));
+    meter.show(contexts.findLast((context) => context !== null) ?? null);
+  }
+
+  /** Does what makes an answer grow. The reader has asked for it: he is to see it, and may write on. */
+  #do(act) {
+    act();
+    this.#page.follower.jump();
+    this.#page.focus();
+  }
+
+  #again(answer) {
+    this.#do(() => this.#chat.regenerate(answer));
+    // One without a word is nothing to go back to.
+    if (!answer.text) void this.#chat.removeBranch(answer);
+  }
+
+  #goOn(answer) {
+    // Those who go on with an earlier one read there, not at the end.
+    if (answer === this.#path.at(-1)) this.#do(() => this.#chat.continue(answer));
+    else this.#chat.continue(answer);
+  }
+
+  async #remove(message) {
+    const isQuestion = message.role === "user";
+    const title = say(isQuestion ? "question.removal" : "answer.removal");
+    const { text } = message;
+    const what = text.length > EXCERPT_LENGTH ? `${text.slice(0, EXCERPT_LENGTH - 1).trimEnd()}…` : text;
+    if (!(await this.#page.removal.ask({ title, what, words: say("removal.branch") }))) return;
+    await this.#chat.removeBranch(message);
+    this.#page.focus();
+  }
+
+  /** Shows a message's sibling instead of it, in the same place before the reader's eyes. */
+  #step(message, step) {
+    const siblings = this.#chat.siblings(message);
+    const next = siblings[siblings.indexOf(message) + step];
+    if (!next) return false;
+    const view = this.#views.get(message.id);
+    const hadFocus = view.element.contains(document.activeElement);
+    this.#page.follower.hold(view.picker.element, () => {
+      this.#chat.choose(next);
+      return this.#views.get(next.id).picker.element;
+    });
+    if (hadFocus) this.#views.get(next.id).picker.focus(step);
+    return true;
+  }
+
+  /** Steps at the message that has the focus, else at the last one that has siblings. */
+  #turn(step) {
+    const branches = this.#path.filter((message) => this.#chat.siblings(message).length > 1);
+    const focused = branches.find(({ id }) => this.#views.get(id).element.contains(document.activeElement));
+    const message = focused ?? branches.at(-1);
+    return message !== undefined && this.#step(message, step);
   }
 }

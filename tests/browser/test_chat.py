@@ -151,7 +151,9 @@ async def test_reload_takes_a_half_answer_up_again(page: Page, fake: FakeServer)
     await expect(last_answer(page)).to_contain_text("word19")
     await page.reload()
     await expect(page.get_by_role("article")).to_have_count(4)
-    await expect(page.get_by_role("article", name="You").first).to_have_text("Hello <b>there</b>")
+    await expect(page.get_by_role("article", name="You").first.locator(".question")).to_have_text(
+        "Hello <b>there</b>"
+    )
     await expect(page.get_by_role("article", name="Answer").first).to_contain_text("Hello to you.")
     await expect(last_answer(page).locator(".prose")).to_have_text("".join(words[:20]))
     await expect(last_answer(page)).to_have_attribute("aria-busy", "true")
@@ -183,7 +185,8 @@ async def test_reload_before_the_first_token_and_elsewhere(page: Page, fake: Fak
     go_on.set()
     await page.get_by_role("button", name="Slow one", exact=True).click()
     await expect(last_answer(page).locator(".prose")).to_have_text("At last.")
-    await expect(last_answer(page).locator(".figures")).to_have_text("1 token")
+    await expect(last_answer(page).locator(".figures span").first).to_have_text("1 token")
+    await expect(last_answer(page).locator(".figures")).not_to_contain_text("first token")
 
 
 async def test_a_second_tab_reads_along_and_can_stop(
@@ -232,7 +235,7 @@ async def test_a_second_tab_does_not_bring_back_what_was_deleted(
     await expect(last_answer(other)).to_contain_text("Half")
     await choose(page, "Delete me", "Delete")
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    await expect(last_answer(other).locator(".ending")).to_have_text("Stopped")
+    await expect(other.get_by_role("heading", name="Say something.")).to_be_visible()
     await page.reload()
     await expect(page.locator("body[data-ready]")).to_be_visible()
     await expect(page.locator("#conversations li")).to_have_count(0)
@@ -241,7 +244,7 @@ async def test_a_second_tab_does_not_bring_back_what_was_deleted(
 async def test_conversations_of_an_older_page_are_kept(page: Page, fake: FakeServer) -> None:
     await page.evaluate(OLDER_STORE)
     await page.reload()
-    await expect(page.get_by_role("article", name="You")).to_have_text("Hello")
+    await expect(page.locator(".question")).to_have_text("Hello")
     await expect(last_answer(page).locator(".prose")).to_have_text("Half")
     await expect(last_answer(page).locator(".ending")).to_have_text("Interrupted")
 

@@ -1,0 +1,147 @@
+/**
+ * One answer: its text as it grows, what went wrong, and the calm line below it.
+ *
+ * Knows how an answer looks. What its buttons do is told to it: `actions` has {step, again, goOn, remove, begin}.
+ */
+
+import { isRunning } from "../model/chat.js";
+import { MarkdownView } from "../render/markdown.js";
+import { text as say } from "../texts.js";
+import { Status } from "../tickwire.js";
+import { BranchPicker } from "./branches.js";
+import { copyButton } from "./clipboard.js";
+import { h, icon, iconButton } from "./dom.js";
+import { canGoOn, contextOf, endedFigures, endingOf, furtherFigures, runningFigures, waitOf } from "./figures.js";
+import { timeElement } from "./moment.js";
+
+export class AnswerElement {
+  element;
+  picker;
+  message;
+  #actions;
+  #limit;
+  #markdown;
+  #copy;
+  #text = h("div", { class: "prose" });
+  #waitWords = h("span", { class: "words" });
+  #wait = h("p", { class: "wait" }, pulse(), this.#waitWords);
+  #error = h("div", { class: "failure", hidden: true });
+  #figures = h("p", { class: "figures" });
+  #buttons = h("div", { class: "buttons" });
+
+  /** @param {() => number | null} limit what the context of an answer that has ended held */
+  constructor(message, actions, limit) {
+    this.message = message;
+    this.#actions = actions;
+    this.#limit = limit;
+    this.#markdown = new MarkdownView(this.#text);
+    this.#copy = copyButton(say("answer.copy"), () => message.text);
+    this.picker = new BranchPicker("answer", (step) => actions.step(message, step));
+    this.element = h(
+      "article",
+      { class: "turn assistant", "aria-label": say("answer.answer"), "data-message": message.id },
+      this.#text,
+      this.#wait,
+      this.#error,
+      h("div", { class: "bar" }, this.picker.element, this.#figures, this.#buttons),
+    );
+    if (isRunning(message)) this.update(null);
+    else this.settle();
+  }
+
+  /** The answer is running: its text grew, or the server said how it stands. */
+  update(stats) {
+    const { message } = this;
+    if (!this.element.hasAttribute("aria-busy")) this.#begin();
+    this.element.dataset.state = message.text ? "streaming" : "waiting";
+    this.#wait.hidden = message.text !== "";
+    if (message.text) {
+      this.#markdown.grow(message.text);
+      this.#show(runningFigures(message, stats));
+    } else {
+      setText(this.#waitWords, waitOf(message, stats));
+    }
+  }
+
+  settle() {
+    const { message } = this;
+    this.element.removeAttribute("aria-busy");
+    this.element.dataset.state = message.status;
+    this.#wait.hidden = true;
+    this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
+    this.describe();
+  }
+
+  /** Says how the answer ended, and offers what can be done now. */
+  describe() {
+    const { message } = this;
+    const context = contextOf(message, null, this.#limit());
+    this.#showError(canGoOn(message, context));
+    // A failure is told in full above.
+    const ending = message.status === Status.FAILED ? "" : endingOf(message, context);
+    this.#show(endedFigures(message), { ending, further: furtherFigures(message, context) });
+    this.#showButtons(canGoOn(message, context));
+  }
+
+  /** Copies the answer, and shows that at its button. */
+  copy() {
+    this.#copy.click();
+  }
+
+  #begin() {
+    this.element.setAttribute("aria-busy", "true");
+    this.#error.hidden = true;
+    this.#buttons.replaceChildren();
+    this.#show([]);
+  }
+
+  #show(figures, { ending = "", further = [] } = {}) {
+    const spans = [
+      ...(ending ? [h("span", { class: "ending" }, ending)] : []),
+      ...figures.map((words) => h("span", {}, words)),
+      ...further.map((words) => h("span", { class: "further" }, words)),
+    ];
+    const words = (nodes) => [...nodes].map((node) => node.textContent).join();
+    // Many calls change nothing; what is selected or read aloud is left in peace then.
+    if (words(spans) !== words(this.#figures.children)) this.#figures.replaceChildren(...spans);
+  }
+
+  #showButtons(canGoOn) {
+    const { message } = this;
+    // Where something went wrong, that is said beside what can be done about it.
+    const again = message.error ? null : iconButton("retry", say("answer.again"), { onclick: () => this.#again() });
+    const goOn = iconButton("forward", say("answer.continue"), { onclick: () => this.#goOn() });
+    const remove = iconButton("trash", say("answer.remove"), { onclick: () => this.#actions.remove(message) });
+    const buttons = [message.text ? this.#copy : null, canGoOn && !message.error ? goOn : null, again, remove];
+    this.#buttons.replaceChildren(timeElement(message.created), ...buttons.filter(Boolean));
+  }
+
+  #showError(canGoOn) {
+    const { error } = this.message;
+    this.#error.hidden = !error;
+    if (!error) return;
+    const act = (key, onclick) => h("button", { type: "button", class: "button", onclick }, say(key));
+    const acts =
+      error.code === "context_length_exceeded"
+        ? [act("page.newChat", () => this.#actions.begin())]
+        : [...(canGoOn ? [act("answer.continue", () => this.#goOn())] : []), act("answer.tryAgain", () => this.#again())];
+    const code = error.code ? h("code", {}, String(error.code)) : null;
+    this.#error.replaceChildren(icon("alert"), h("div", {}, h("p", { dir: "auto" }, error.message), code), ...acts);
+  }
+
+  #again() {
+    this.#actions.again(this.message);
+  }
+
+  #goOn() {
+    this.#actions.goOn(this.message);
+  }
+}
+
+function pulse() {
+  return h("span", { class: "pulse" }, h("i"), h("i"), h("i"));
+}
+
+function setText(element, words) {
+  if (element.textContent !== words) element.textContent = words;
+}
