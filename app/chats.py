@@ -95,7 +95,7 @@ class Chats:
             await asyncio.wait(before)
         service, request, fields = self.service, turn.request, turn.fields
         service.check_model(fields.model)
-        prompt = service.chat(turn.conversation, "messages")
+        prompt = service.chat(turn.conversation, "messages", continue_final_message=turn.goes_on)
         answer = await service.start(prompt, fields, caller, arrival=arrival)
         # Only now: had this one been refused, the earlier one would have been ended for nothing.
         replaced = self._find(caller.key, request.id)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from functools import partial
 
 import orjson
 
 from app.caller import Caller
 from app.protocol.errors import ApiError
+from app.protocol.messages import check_continued, joined
 from app.protocol.responses import CreateResponse, Event, ResponseEvents
 from app.service import Prompt, Service
 from app.settings import Settings
@@ -55,7 +57,7 @@ class Responses:
         """
         service = self.service
         service.check_model(request.model)
-        conversation = self._earlier(request, caller, recall) + tuple(request.messages)
+        conversation = self._conversation(request, caller, recall)
         prompt, truncation = self._prompt(request, conversation)
         if request.warms_up:
             # Whoever reads along goes first. The one token that is sampled is told to nobody.
@@ -133,7 +135,7 @@ class Responses:
             ApiError: as `create`.
         """
         self.service.check_model(request.model)
-        conversation = self._earlier(request, caller, recall) + tuple(request.messages)
+        conversation = self._conversation(request, caller, recall)
         prompt, _ = self._prompt(request, conversation)
         return len(await self.service.encode(prompt))
 
@@ -145,17 +147,27 @@ class Responses:
             [{"role": "system", "content": request.instructions}] if request.instructions else []
         )
         messages = [*instructions, *conversation]
-        prompt = self.service.chat(messages, "input")
+        prompt = self.service.chat(messages, "input", continue_final_message=request.continues)
         if not request.may_be_truncated:
             return prompt, None
         context, answer = self.service.context, request.max_output_tokens
         truncation = Truncation(
             messages,
-            self.service.model.encode,
+            partial(self.service.model.encode, continue_final_message=request.continues),
             fits=context - (answer or 1),
             room=context - (answer or context // ROOM_FOR_ANSWERS),
         )
         return replace(prompt, encode=truncation.encode), truncation
+
+    def _conversation(self, request: CreateResponse, caller: Caller, recall: Recall) -> Conversation:
+        """
+        Raises:
+            ApiError: there is no such earlier response, or it does not end with what is to be continued.
+        """
+        conversation = self._earlier(request, caller, recall) + tuple(request.messages)
+        if request.continues:
+            check_continued(conversation)
+        return conversation
 
     def _earlier(self, request: CreateResponse, caller: Caller, recall: Recall) -> Conversation:
         response_id = request.previous_response_id
@@ -186,4 +198,6 @@ def conversation_of(kept: KeptResponse) -> Conversation | None:
         return None
     if events.request.warms_up:
         return kept.conversation
+    if events.request.continues:
+        return joined(kept.conversation, events.stream.text)
     return (*kept.conversation, {"role": "assistant", "content": events.stream.text})

@@ -347,6 +347,7 @@ def _load_app(settings: Settings, resources: contextlib.ExitStack) -> Starlette:
         created=int(time.time()),
         encode=_encoder(template),
         encode_text=loaded.tokenizer.encode,
+        open_end=loaded.tokenizer.open_end,
         vocabulary=loaded.tokenizer.vocabulary,
         text_prefix=loaded.tokenizer.text_prefix,
         control_tokens=loaded.tokenizer.control_tokens,
@@ -377,9 +378,11 @@ def _collector_at_rest() -> Iterator[None]:
 def _encoder(template: ChatTemplate) -> Encoder:
     from engine.chat import TemplateError
 
-    def encode(messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+    def encode(
+        messages: list[Message], add_generation_prompt: bool = True, continue_final_message: bool = False
+    ) -> list[int]:
         try:
-            return template.encode(messages, add_generation_prompt)
+            return template.encode(messages, add_generation_prompt, continue_final_message)
         except TemplateError as error:
             raise PromptRefused(str(error), error.at) from error
 

@@ -42,13 +42,24 @@ class Prompt:
     """Characters, about."""
     encode: Callable[[], Sequence[int]]
     """Takes time that grows with the size. May raise PromptRefused."""
+    seam: str | None = None
+    """The prompt ends in a message, and lacks this of it, which the answer may begin with. None: it does
+    not."""
 
 
 class Encoder(Protocol):
     """Messages -> prompt ids. Called from several threads."""
 
-    def __call__(self, messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+    def __call__(
+        self,
+        messages: list[Message],
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[int]:
         """
+        Args:
+            continue_final_message: end within the last message, before its `ServedModel.open_end`.
+
         Raises:
             PromptRefused: see there.
         """
@@ -76,6 +87,8 @@ class ServedModel:
     encode_text: Callable[[str], list[int]]
     """Plain text -> ids, without special tokens. Called from several threads."""
     vocabulary: Vocabulary
+    open_end: Callable[[str], str] = lambda _: ""
+    """What of a text's end may be part of the token after it."""
     text_prefix: tuple[int, ...] = ()
     """What comes before a text that is no chat."""
     control_tokens: Mapping[str, int] = field(default_factory=dict)
@@ -107,11 +120,22 @@ class Service:
         if name is not None and name != self.model.name:
             raise model_not_found(name, self.model.name)
 
-    def chat(self, messages: list[Message], field: str, add_generation_prompt: bool = True) -> Prompt:
+    def chat(
+        self,
+        messages: list[Message],
+        field: str,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> Prompt:
         size = sum(len(message["content"]) for message in messages)
         if any("tool_calls" in message for message in messages):
             size += INLINE_CHARACTERS + 1  # nobody has looked how large they are
-        return Prompt(field, size, lambda: self.model.encode(messages, add_generation_prompt))
+        return Prompt(
+            field,
+            size,
+            lambda: self.model.encode(messages, add_generation_prompt, continue_final_message),
+            self.model.open_end(messages[-1]["content"]) if continue_final_message else None,
+        )
 
     def text(self, text: str, field: str, with_prefix: bool = True) -> Prompt:
         """A text to be continued."""
@@ -138,6 +162,8 @@ class Service:
         """
         self.check_ready()
         sampling = sampling or request.sampling
+        if prompt.seam is not None:
+            sampling = replace(sampling, in_mid_text=True, seam=prompt.seam)
         priority = priority or Priority(request.priority or "interactive")
         answer = Answer(secrets.token_hex(16), arrival, int(time.time()), sampling.n)
         size = prompt.size + sum(map(len, request.bad_words or ()))

@@ -34,7 +34,7 @@ class Answer:
 
     def __init__(self, vocabulary: Vocabulary, sampling: SamplingParams, max_tokens: int) -> None:
         self.detokenizer = Detokenizer(
-            vocabulary, sampling.stop, sampling.include_stop, in_mid_text=sampling.in_mid_text
+            vocabulary, sampling.stop, sampling.include_stop, sampling.in_mid_text, sampling.seam
         )
         self._max_tokens = max_tokens
         self._min_tokens = sampling.min_tokens

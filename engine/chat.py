@@ -68,24 +68,38 @@ class ChatTemplate:
         """Is it an assistant's message -> what breaks the spellings in it."""
         self._split = _any_of(everyone)
 
-    def encode(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> list[int]:
-        """The prompt for the next message of the chat.
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[int]:
+        """The prompt for the next message of the chat, or for the rest of its last one.
 
         For contents that spell no control token these are the ids of transformers' `apply_chat_template`.
 
         Args:
             add_generation_prompt: end with the beginning of an assistant's message.
+            continue_final_message: end within the last message instead, after all of its content but what
+                may be part of the next token (`Tokenizer.open_end`).
 
         Raises:
             TemplateError: the template refuses or fails, it knows no tools and there is something of one, a
-                role is no plain word, or a text holds a lone surrogate.
+                role is no plain word, a text holds a lone surrogate, or the template does not write the
+                content that is to be continued exactly once.
         """
         _check(messages)
         if "tool_calls" not in self._source:
             _refuse_tools(messages)
         mark = self._tokenizer.random_spelling()
         shielded = [self._shield(message, mark) for message in messages]
-        parts = self._split.split(self._render(shielded, add_generation_prompt))
+        if continue_final_message:
+            # Not from the shielded content: its marks are no part of what is tokenised.
+            open_end = self._tokenizer.open_end(messages[-1]["content"])
+            rendered = self._render_up_to(shielded, open_end)
+        else:
+            rendered = self._render(shielded, add_generation_prompt)
+        parts = self._split.split(rendered)
         # A capturing split: text and control tokens in turn.
         return self._tokenizer.encode_mixed(
             [self._control[part] if index % 2 else part.replace(mark, "") for index, part in enumerate(parts)]
@@ -110,6 +124,20 @@ class ChatTemplate:
                 for call in message["tool_calls"]
             ]
         return shielded
+
+    def _render_up_to(self, messages: list[dict[str, Any]], open_end: str) -> str:
+        """Up to `open_end`, with which the last content ends. Templates trim contents; they cannot trim the
+        blanks before it, for something else stands there for the end."""
+        *before, last = messages
+        content = last["content"].removesuffix(open_end)
+        end = self._tokenizer.random_spelling()
+        rendered = self._render([*before, {**last, "content": content + end}], add_generation_prompt=False)
+        if rendered.count(end) != 1:
+            raise TemplateError(
+                f"the model's chat template writes the last message's content {rendered.count(end)} times, "
+                "and it can be continued only where that is once"
+            )
+        return rendered[: rendered.index(end)]
 
     def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
         # Half a second, which those who only continue text need not wait for.

@@ -40,6 +40,12 @@ def _text(token: bytes) -> str | None:
         return None
 
 
+def common_prefix(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many elements both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 class Detokenizer:
     """The text of one sequence as it grows.
 
@@ -50,6 +56,7 @@ class Detokenizer:
     Args:
         include_stop: the stop string that ended the text is part of it.
         in_mid_text: other text comes before, so a space at the beginning is one between words.
+        seam: the end of that text, which this one may begin with: as far as it does, it leaves it out.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class Detokenizer:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         in_mid_text: bool = False,
+        seam: str = "",
     ) -> None:
         self._vocabulary = vocabulary
         self._texts = vocabulary.texts
@@ -67,7 +75,8 @@ class Detokenizer:
         self._is_whole = True
         """No character is open."""
         self._held = ""
-        self._strip_next = vocabulary.strip_leading_space and not in_mid_text
+        self._seam = " " if vocabulary.strip_leading_space and not in_mid_text else seam
+        """What is still left out if it comes next."""
         self.stopped_by: str | None = None
         """The stop string that was completed; from then on no more text comes."""
         self.num_released = 0
@@ -87,7 +96,7 @@ class Detokenizer:
         if text is None:
             text = self._decoder.decode(self._vocabulary.token_bytes[token_id])
             self._is_whole = not self._decoder.getstate()[0]
-        if self._stop or self._strip_next:
+        if self._stop or self._seam:
             return self._advance(text, may_stop)
         self.num_released += len(text)
         return text
@@ -105,9 +114,10 @@ class Detokenizer:
     def _advance(self, text: str, may_stop: bool) -> str:
         if self.stopped_by is not None:
             return ""
-        if self._strip_next and text:
-            self._strip_next = False
-            text = text.removeprefix(" ")
+        if self._seam:
+            known = common_prefix(self._seam, text)
+            self._seam = self._seam[known:] if known == len(text) else ""
+            text = text[known:]
         if self._stop and may_stop:
             text = self._hold_back(self._held + text)
         self.num_released += len(text)

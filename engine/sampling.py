@@ -70,6 +70,8 @@ class SamplingParams:
     """The stop string or the stop id's text that ended the answer is part of its text."""
     in_mid_text: bool = False
     """The answer goes on within a text, so a space at its beginning belongs to it."""
+    seam: str = ""
+    """The end of that text, where the prompt lacks it: the answer does not tell it again."""
     n: int = 1
     """1..128 answers to the same prompt, each with a seed of its own."""
     logprobs: int | None = None

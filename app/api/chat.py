@@ -105,7 +105,11 @@ class _Exchange:
         model = self._service.model
         with self._service.delivering():
             try:
-                prompt = self._service.chat(request.conversation, "messages")
+                prompt = self._service.chat(
+                    request.conversation,
+                    "messages",
+                    continue_final_message=bool(request.continue_final_message),
+                )
                 answer = await self._service.start(prompt, request, self._caller, arrival=arrival)
             except ApiError as error:
                 await self._respond(error_response(error), self._rates())

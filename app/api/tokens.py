@@ -45,6 +45,7 @@ class Tokens:
                 wanted.conversation,
                 "messages",
                 add_generation_prompt=wanted.add_generation_prompt is not False,
+                continue_final_message=bool(wanted.continue_final_message),
             )
         tokens = await service.encode(prompt)
         with_texts = bool(wanted.return_token_strs)

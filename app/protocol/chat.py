@@ -17,7 +17,7 @@ from app.protocol.endings import ending, usage
 from app.protocol.errors import ApiError, invalid_value, shown
 from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
 from app.protocol.logprobs import entries
-from app.protocol.messages import message, parts_of, refuse_empty
+from app.protocol.messages import CONTINUED, check_continued, message, parts_of, refuse_empty
 from app.protocol.payload import Off, StrictObject, Unsupported, decode, parse
 from app.store import Message
 from app.streams import Answer, Delta
@@ -111,6 +111,7 @@ class ChatRequest(RequestFields):
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description=f"an integer from 0 to {MAX_LOGPROBS}, with logprobs=true"
     )
+    continue_final_message: bool | None = Field(None, description=f"{SWITCH}, and true only if {CONTINUED}")
     stream: bool | None = Field(None, description=SWITCH)
     stream_options: StreamOptions | None = Field(None, description="an object, only with stream=true")
 
@@ -227,6 +228,8 @@ def parse_chat(raw: bytes) -> ChatRequest:
             "top_logprobs", f"got {request.top_logprobs}, allowed: only together with logprobs=true"
         )
     refuse_empty(request.conversation, "messages")
+    if request.continue_final_message:
+        check_continued(request.conversation)
     _ = request.sampling
     return request
 

@@ -5,12 +5,15 @@ Knows: roles, contents, what counts as empty. Does not know: either API's fields
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pydantic_core import PydanticCustomError
 
-from app.protocol.errors import ApiError
+from app.protocol.errors import ApiError, invalid_value
 from app.store import Message
+
+CONTINUED = "the last message is an assistant's, with text and without tool calls"
+"""Where an answer can go on in that message."""
 
 
 def parts_of(value: object, text_type: str) -> object:
@@ -25,6 +28,31 @@ def parts_of(value: object, text_type: str) -> object:
 def message(role: str, texts: Iterable[str]) -> Message:
     """Parts become one text, a line each. Templates know no developers: theirs are the system's words."""
     return {"role": "system" if role == "developer" else role, "content": "\n".join(texts)}
+
+
+def joined(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """The messages, with more text in the last one."""
+    *before, last = messages
+    return (*before, {**last, "content": last["content"] + text})
+
+
+def check_continued(messages: Sequence[Message]) -> None:
+    """
+    Raises:
+        ApiError: the last message has nothing in it that an answer could go on with.
+    """
+    last = messages[-1] if messages else None
+    if last is None:
+        got = "no message"
+    elif last["role"] != "assistant":
+        got = f"a last message of role {last['role']!r}"
+    elif last.get("tool_calls"):
+        got = "a last message with tool calls"
+    elif not last["content"]:
+        got = "a last message without text"
+    else:
+        return
+    raise invalid_value("continue_final_message", f"got true and {got}, allowed: true only if {CONTINUED}")
 
 
 def refuse_empty(messages: Iterable[Message], field: str) -> None:

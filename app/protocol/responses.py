@@ -19,7 +19,7 @@ from app.protocol.endings import failure
 from app.protocol.errors import ApiError, shown
 from app.protocol.fields import COUNT, SWITCH, RequestFields, TokenCount
 from app.protocol.logprobs import entries
-from app.protocol.messages import message, parts_of, refuse_empty
+from app.protocol.messages import CONTINUED, message, parts_of, refuse_empty
 from app.protocol.payload import StrictObject, Unsupported, parse
 from app.store import Message
 from app.streams import Answer, Cut, Delta, StreamError
@@ -112,7 +112,7 @@ INPUT = "a non-empty string or a non-empty list of messages"
 class CreateResponse(RequestFields):
     model: str | None = Field(None, description="the name of the served model, or nothing")
     input: Input = Field(default_factory=list, description=INPUT)
-    """Empty only if something else is to be computed ahead."""
+    """Empty only if something else is to be computed ahead, or continued."""
     instructions: str | None = Field(None, description="a string")
     previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
     max_output_tokens: TokenCount | None = Field(None, description=COUNT)
@@ -134,6 +134,7 @@ class CreateResponse(RequestFields):
         "refuses them",
     )
     generate: bool | None = Field(None, description=SWITCH)
+    continue_final_message: bool | None = Field(None, description=f"{SWITCH}, and true only if {CONTINUED}")
     metadata: Metadata | None = Field(
         None, description="an object of up to 16 strings, each up to 512 characters under a key of up to 64"
     )
@@ -158,6 +159,11 @@ class CreateResponse(RequestFields):
         return self.generate is False
 
     @property
+    def continues(self) -> bool:
+        """The answer goes on in the last message of the conversation."""
+        return self.continue_final_message is True
+
+    @property
     def with_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
@@ -175,12 +181,12 @@ class CreateResponse(RequestFields):
 
 def parse_create(fields: dict[str, Any]) -> CreateResponse:
     """Raises ApiError. Leaves nothing that grows with the messages for later."""
-    if fields.get("generate") is False and fields.get("input") in (None, "", []):
+    may_lack_input = fields.get("generate") is False or fields.get("continue_final_message") is True
+    if may_lack_input and fields.get("input") in (None, "", []):
         fields = {name: value for name, value in fields.items() if name != "input"}
     request = parse(CreateResponse, fields, UNSUPPORTED)
-    if not request.input and not (
-        request.warms_up and (request.instructions or request.previous_response_id)
-    ):
+    has_prompt = request.previous_response_id or (request.warms_up and request.instructions)
+    if not request.input and not (may_lack_input and has_prompt):
         raise ApiError(
             400, f"input: missing, expected: {INPUT}", code="missing_required_parameter", param="input"
         )
@@ -210,6 +216,7 @@ class CountInputTokens(StrictObject):
     input: Input | None = Field(None, description=INPUT)
     instructions: str | None = Field(None, description="a string")
     previous_response_id: str | None = Field(None, max_length=128, description="a response's id")
+    continue_final_message: bool | None = Field(None, description=f"{SWITCH}, and true only if {CONTINUED}")
 
 
 UNSUPPORTED_IN_COUNT: Unsupported = {
@@ -232,6 +239,7 @@ def parse_count(fields: dict[str, Any]) -> CreateResponse:
 
 REPEATED = {
     "background",
+    "continue_final_message",
     "generate",
     "include",
     "instructions",
@@ -245,7 +253,7 @@ REPEATED = {
     "truncation",
     "user",
 }
-"""Fields of a request that its response repeats, or that say what the response looks like."""
+"""Fields of a request that its response repeats, or that say what the response is."""
 
 
 def reduced(request: CreateResponse) -> CreateResponse:

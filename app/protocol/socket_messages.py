@@ -273,8 +273,10 @@ def steer_failed(
 
 
 def successor(request: CreateResponse, response_id: str, steers: Iterable[Steer]) -> CreateResponse:
-    """The request that goes on from a steered response, with the same settings."""
-    settings = {name: getattr(request, name) for name in request.model_fields_set}
+    """The request that goes on from a steered response, with the same settings. It ends with a user's words,
+    so there is no message to be continued."""
+    names = request.model_fields_set - {"continue_final_message"}
+    settings = {name: getattr(request, name) for name in names}
     messages = [message for steer in steers for message in steer.messages]
     return CreateResponse.model_construct(
         **settings | {"previous_response_id": response_id, "input": messages}

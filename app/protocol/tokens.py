@@ -14,7 +14,7 @@ from pydantic import Field
 from app.protocol.chat import ChatMessage, conversation_of
 from app.protocol.errors import ApiError, invalid_value
 from app.protocol.fields import SWITCH, TokenId
-from app.protocol.messages import refuse_empty
+from app.protocol.messages import CONTINUED, check_continued, refuse_empty
 from app.protocol.payload import StrictObject, Unsupported, decode, parse
 from app.store import Message
 from engine.detokenizer import Vocabulary
@@ -22,7 +22,6 @@ from engine.detokenizer import Vocabulary
 UNSUPPORTED: Unsupported = {
     "chat_template": (),
     "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "mm_processor_kwargs": ({},),
     "tools": ([],),
 }
@@ -35,6 +34,9 @@ class TokenizeRequest(StrictObject):
         None, description="a non-empty list of messages"
     )
     add_generation_prompt: bool | None = Field(None, description=SWITCH)
+    continue_final_message: bool | None = Field(
+        None, description=f"{SWITCH}, and true only if {CONTINUED}, and without add_generation_prompt"
+    )
     add_special_tokens: bool | None = Field(None, description=SWITCH)
     return_token_strs: bool | None = Field(None, description=SWITCH)
 
@@ -57,9 +59,16 @@ def parse_tokenize(raw: bytes) -> TokenizeRequest:
     if request.prompt is None and request.add_special_tokens:
         # The template writes what the model wants there, once.
         raise invalid_value("add_special_tokens", "got true, allowed: only with prompt")
-    if request.messages is None and request.add_generation_prompt is not None:
-        raise invalid_value("add_generation_prompt", "got a value, allowed: only with messages")
+    for name in ("add_generation_prompt", "continue_final_message"):
+        if request.messages is None and getattr(request, name) is not None:
+            raise invalid_value(name, "got a value, allowed: only with messages")
     refuse_empty(request.conversation, "messages")
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            raise invalid_value(
+                "continue_final_message", "got true, allowed: true only without add_generation_prompt"
+            )
+        check_continued(request.conversation)
     return request
 
 

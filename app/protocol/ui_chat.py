@@ -62,7 +62,9 @@ class UIMessage(StrictObject):
 
     @property
     def text(self) -> str:
-        return message(self.role, [part.text for part in self.parts if isinstance(part, TextPart)])["content"]
+        texts = [part.text for part in self.parts if isinstance(part, TextPart)]
+        # An answer that was added to its message goes on where the part before ended.
+        return "".join(texts) if self.role == "assistant" else message(self.role, texts)["content"]
 
 
 class SendRequest(StrictObject):
@@ -136,6 +138,11 @@ class Turn:
     conversation: list[Message]
     size: int
     """Characters of its frame."""
+
+    @property
+    def goes_on(self) -> bool:
+        """The answer is the rest of the message that it is added to."""
+        return self.request.continued is not None and self.conversation[-1]["content"] != ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 import tokenizers
 
-from engine.detokenizer import Vocabulary
+from engine.detokenizer import Vocabulary, common_prefix
 from engine.loading.errors import ModelError
 
 Spec = dict[str, Any]
@@ -31,6 +31,8 @@ _TAG = re.compile(r"[<\[]\S+[>\]]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WORD_START = "\u2581"
 """SentencePiece's sign for a space."""
+_NEAR = 256
+"""So many characters at the end of a text say how its last blanks are cut."""
 
 
 class Tokenizer:
@@ -108,6 +110,25 @@ class Tokenizer:
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
+
+    def open_end(self, text: str) -> str:
+        """The blanks at the end of a text that may be part of the next token, as in " word": a model that
+        goes on from there does not expect them yet.
+
+        Newlines, too, where the vocabulary makes one token of them and an indent. What is a token's own,
+        whatever follows, is none of it.
+        """
+        blanks = text[len(text.rstrip()) :]
+        if not blanks:
+            return ""
+        here = text[-_NEAR:]
+        # How the blanks are cut depends on whether more of them follow.
+        word, blank_and_word = self.encode(f"{here}x"), self.encode(f"{here} x")
+        num_settled = common_prefix(word, blank_and_word)
+        rest = b"".join(self.vocabulary.token_bytes[each] for each in word[num_settled:])
+        unsettled = rest.decode(errors="replace").removesuffix("x")
+        # A token of words and blanks, or blanks that the vocabulary has no bytes for.
+        return unsettled if blanks.endswith(unsettled) else blanks
 
 
 def _text_prefix(processor: Mapping[str, Any]) -> tuple[int, ...]:

@@ -42,12 +42,14 @@ def spelled(text: str) -> str:
     return "".join(c if c in ALPHABET else "." for c in text)
 
 
-def fake_encode(messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
-    """Its last token is the generation prompt."""
+def fake_encode(
+    messages: list[Message], add_generation_prompt: bool = True, continue_final_message: bool = False
+) -> list[int]:
+    """Its last token is the generation prompt; a message that is continued has no end either."""
     if any("refuse me" in m["content"] for m in messages):
         raise PromptRefused("this template refuses to be polite")
     ids = list(fake_ids(fake_prompt(messages)))
-    return ids if add_generation_prompt else ids[:-1]
+    return ids if add_generation_prompt and not continue_final_message else ids[:-1]
 
 
 def fake_model() -> ServedModel:

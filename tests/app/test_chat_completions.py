@@ -179,7 +179,7 @@ TALK_WITH_TOOLS = [
 async def test_tool_calls_reach_the_template_as_structure() -> None:
     given: list[Any] = []
 
-    def encode(messages: list[Any], add_generation_prompt: bool = True) -> list[int]:
+    def encode(messages: list[Any], *ends: bool) -> list[int]:
         given.append(messages)
         return fake_encode(messages)
 
@@ -199,7 +199,7 @@ async def test_tool_calls_reach_the_template_as_structure() -> None:
 
 
 async def test_a_template_that_knows_no_tools_refuses_the_message_that_has_them() -> None:
-    def encode(messages: list[Any], add_generation_prompt: bool = True) -> list[int]:
+    def encode(messages: list[Any], *ends: bool) -> list[int]:
         raise PromptRefused("the model's chat template knows no tools", at="1.tool_calls")
 
     async with running() as server, server.http() as http:

@@ -30,11 +30,11 @@ class StuckEncoder:
         self.num_inside = 0
         self.release = threading.Event()
 
-    def __call__(self, messages: list[Message], add_generation_prompt: bool = True) -> list[int]:
+    def __call__(self, messages: list[Message], *ends: bool) -> list[int]:
         if sum(len(message["content"]) for message in messages) > 2000:
             self.num_inside += 1
             assert self.release.wait(PATIENCE)
-        return fake_encode(messages, add_generation_prompt)
+        return fake_encode(messages, *ends)
 
 
 @contextmanager

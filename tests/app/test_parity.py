@@ -115,7 +115,9 @@ async def serving(**sizes: int) -> AsyncIterator[tuple[int, Engine, WatchedModel
         return engines[0]
 
     tokenizer = loaded.tokenizer
-    served = ServedModel(loaded.name, 0, template.encode, tokenizer.encode, tokenizer.vocabulary)
+    served = ServedModel(
+        loaded.name, 0, template.encode, tokenizer.encode, tokenizer.vocabulary, tokenizer.open_end
+    )
     app = build_app(Settings(), model=served, make_engine=make_engine)
     with listen("127.0.0.1", 0) as listening:
         server = Server(app, Settings(), ports.append)

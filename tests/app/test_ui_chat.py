@@ -291,11 +291,11 @@ class SlowTemplate:
         model = server.service.model
         self.has_begun, self.may_end = threading.Event(), threading.Event()
 
-        def encode(messages: list[Any], add_generation_prompt: bool = True) -> list[int]:
+        def encode(messages: list[Any], *ends: bool) -> list[int]:
             if messages[-1]["content"] == self.TEXT:
                 self.has_begun.set()
                 assert self.may_end.wait(PATIENCE)
-            return model.encode(messages, add_generation_prompt)
+            return model.encode(messages, *ends)
 
         server.service.model = replace(model, encode=encode)
 

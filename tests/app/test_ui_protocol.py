@@ -58,7 +58,7 @@ def test_all_that_a_ui_message_carries_beside_its_text_is_fine_and_goes_nowhere(
             {"type": "step-start"},
             {"type": "text", "text": "hi", "state": "done", "providerMetadata": {"x": {}}, "citations": []},
             {"type": "step-start"},
-            {"type": "text", "text": "there", "state": "streaming"},
+            {"type": "text", "text": " there", "state": "streaming"},
         ],
     }
     rules = {"id": "0", "role": "system", "parts": [{"type": "text", "text": "be brief"}]}
@@ -66,7 +66,7 @@ def test_all_that_a_ui_message_carries_beside_its_text_is_fine_and_goes_nowhere(
     assert understood.conversation == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
-        {"role": "assistant", "content": "hi\nthere"},
+        {"role": "assistant", "content": "hi there"},
         {"role": "user", "content": "hello"},
     ]
 
