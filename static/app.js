@@ -74,7 +74,7 @@ const transcript = new Transcript($("#transcript"), chat, {
 });
 const search = new SearchDialog($("#dialogs"), $("#open-search"), chat, showAt);
 showWelcome($("#welcome"), ask);
-const engine = new EngineView($("#engine"), {
+const engine = new EngineView($("#engine-view"), {
   wire,
   headers: () => (preferences.apiKey ? { authorization: `Bearer ${preferences.apiKey}` } : {}),
   responseIds: () => chat.list.map(({ id }) => chat.running(id)?.responseId).filter(Boolean),

@@ -11,7 +11,7 @@ import { figure } from "../view/format.js";
 import { text } from "../texts.js";
 
 const [SMALLEST, LARGEST] = [4, 22];
-const TALLEST = 300;
+const TALLEST = 360;
 /** From this size on a cell has room for a letter. */
 const READABLE = 13;
 const KINDS = { ".": "free", c: "kept", "-": "held", "+": "partial", "#": "full", s: "shared" };

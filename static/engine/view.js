@@ -36,7 +36,7 @@ export class EngineView {
   #heading = h("h2", { tabindex: "-1" }, text("engine.heading"));
   #state = h("p", { class: "state", "data-state": "asking" });
   #away = h("p", { class: "away", role: "status", hidden: true });
-  #invitation = h("p", { class: "invitation", hidden: true }, text("engine.idle"));
+  #invitation = h("p", { class: "invitation", hidden: true }, h("span", {}, text("engine.idle")));
   #mine = new Set();
   #wasAway = false;
   #shownAt = 0;
