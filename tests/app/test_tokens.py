@@ -14,6 +14,7 @@ from tests.app.harness import MODEL, PATIENCE, eventually, fake_prompt, running
 from tests.fakes import ALPHABET, EOS, fake_ids, fake_vocabulary
 
 HELLO = [{"role": "user", "content": "hello"}]
+BEGUN = [*HELLO, {"role": "assistant", "content": "I am"}]
 
 
 async def test_a_text_and_its_tokens() -> None:
@@ -43,6 +44,15 @@ async def test_a_chat_s_tokens_are_what_a_completion_would_compute() -> None:
     assert answer["tokens"] == list(fake_ids(prompt))
     assert answer["count"] == usage["prompt_tokens"]
     assert "".join(without["token_strs"]) == prompt[:-1]
+
+
+async def test_a_message_that_goes_on_has_no_end() -> None:
+    body = {"messages": BEGUN, "continue_final_message": True, "return_token_strs": True}
+    async with running() as server, server.http() as http:
+        answer = (await http.post("/v1/tokenize", json=body)).json()
+        same = (await http.post("/v1/tokenize", json=body | {"add_generation_prompt": False})).json()
+    assert "".join(answer["token_strs"]) == "user:hello;assistant:I am"
+    assert same == answer
 
 
 async def test_what_comes_before_a_text_is_counted_unless_it_is_not_wanted() -> None:
@@ -94,6 +104,13 @@ REFUSED: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("tokenize", {"messages": HELLO, "add_special_tokens": True}, 400, "add_special_tokens"),
     ("tokenize", {"prompt": "x", "add_generation_prompt": False}, 400, "add_generation_prompt"),
     ("tokenize", {"messages": HELLO, "continue_final_message": True}, 400, "continue_final_message"),
+    (
+        "tokenize",
+        {"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True},
+        400,
+        "continue_final_message",
+    ),
+    ("tokenize", {"prompt": "x", "continue_final_message": True}, 400, "continue_final_message"),
     ("tokenize", {"messages": HELLO, "chat_template": "x"}, 400, "chat_template"),
     ("tokenize", {"prompt": "x", "colour": "red"}, 400, "colour"),
     ("tokenize", {"prompt": "x", "model": "gpt-9"}, 404, "model"),

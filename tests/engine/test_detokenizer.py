@@ -127,3 +127,25 @@ def test_a_space_in_the_middle_of_a_text_is_kept() -> None:
     assert [detokenizer.push(token) for token in (1, 2)] == [" Hello", " there"]
     assert text_of([1, 2], vocabulary) == "Hello there"
     assert text_of("é".encode()[:1], BYTES) == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("seam", "said", "told"),
+    [
+        (" ", "lighthouse", "lighthouse"),
+        (" ", " lighthouse", "lighthouse"),
+        (" ", "  lighthouse", " lighthouse"),
+        ("\n    ", "\n    return", "return"),
+        ("\n  ", "\n    return", "  return"),
+        ("\n  ", "\nreturn", "return"),
+        ("\n  ", "return\n  ", "return\n  "),
+        (" ", "", ""),
+        ("\n ", "\n", ""),
+    ],
+)
+def test_what_stands_at_the_seam_is_not_told_again(seam: str, said: str, told: str) -> None:
+    raw = said.encode()
+    for cut in range(len(raw) + 1):
+        vocabulary = Vocabulary((raw[:cut], raw[cut:]), frozenset())
+        detokenizer = Detokenizer(vocabulary, stop=["never"], in_mid_text=True, seam=seam)
+        assert detokenizer.push(0) + detokenizer.push(1) + detokenizer.flush() == told
