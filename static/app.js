@@ -12,7 +12,7 @@ import { Tabs } from "./model/tabs.js";
 import { language, say, text } from "./texts.js";
 import { Connection, Tickwire } from "./tickwire.js";
 import { address } from "./view/address.js";
-import { Announcer } from "./view/announce.js";
+import { announce, Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
 import { ContextMeter } from "./view/context.js";
 import { endingOf } from "./view/figures.js";
@@ -159,7 +159,9 @@ function showJump() {
 async function remove(id) {
   // What is seen to be gone must be gone, even if the page is reloaded at once.
   const question = { title: text("removal.title"), what: chat.get(id).title, words: text("removal.what") };
-  if (await removal.ask(question)) await chat.remove(id);
+  if (!(await removal.ask(question))) return;
+  await chat.remove(id);
+  announce(text("removal.done"));
 }
 
 function notify(words) {
@@ -215,12 +217,11 @@ $("#notice button").addEventListener("click", () => {
   $("#notice").hidden = true;
 });
 bindShortcuts(keys, {
-  chat, follower, help, sidebar, show, remove,
+  chat, engine, follower, help, search, sidebar, transcript, show, showEngine, remove,
   get current() {
     return current;
   },
 });
-keys.on("mod+k", "keys.search", () => void search.open(), { group: "keys.chats" });
 addEventListener("popstate", go);
 addEventListener("pagehide", () => chat.saveRunning());
 

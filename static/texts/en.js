@@ -133,6 +133,7 @@ export default {
     branch: "What follows it goes, too. It is kept in this browser only, and cannot be brought back.",
     keep: "Keep",
     remove: "Delete",
+    done: "Deleted",
   },
 
   question: {
@@ -200,9 +201,15 @@ export default {
     search: "Search all chats",
     previousChat: "Previous chat",
     nextChat: "Next chat",
+    rename: "Rename this chat",
+    pin: "Pin or unpin this chat",
+    pinned: "Pinned",
+    unpinned: "Not pinned any more",
     removeChat: "Delete this chat",
     stop: "Stop the answer",
     regenerate: "Answer again",
+    continue: "Go on with the answer",
+    edit: "Ask the last question anew",
     copy: "Copy the latest answer",
     previousBranch: "Previous version",
     nextBranch: "Next version",
@@ -210,6 +217,7 @@ export default {
     jump: "Scroll to the end",
     message: "Go to the message box",
     sidebar: "Show or hide the chats",
+    engine: "The engine, and back",
     help: "This list of keys",
     // What is written on the keys of a keyboard.
     names: { mod: "Ctrl", alt: "Alt", shift: "Shift", enter: "Enter", escape: "Esc", backspace: "Backspace" },
@@ -221,7 +229,6 @@ export default {
     table: "Table.",
     image: (alternative) => (alternative ? `Image: ${alternative}.` : "Image."),
     complete: "End of the answer.",
-    branch: (place, count) => `Version ${place} of ${count}`,
   },
 
   engine: {

@@ -9,6 +9,8 @@ import { text } from "../texts.js";
 
 export class BranchPicker {
   element;
+  /** Which one it is, in words. */
+  place = "";
   #role;
   #count = h("span", { "aria-hidden": "true" });
   #buttons;
@@ -31,8 +33,8 @@ export class BranchPicker {
     this.#length = length;
     this.element.hidden = length < 2;
     this.#count.textContent = text("branches.short", figure(index + 1), figure(length));
-    const place = text(`branches.${this.#role}`, figure(index + 1), figure(length));
-    this.element.setAttribute("aria-label", place);
+    this.place = text(`branches.${this.#role}`, figure(index + 1), figure(length));
+    this.element.setAttribute("aria-label", this.place);
     // A button that is disabled loses the focus, and with it a keyboard user his place.
     for (const step of [-1, 1]) this.#buttons[step].setAttribute("aria-disabled", String(!this.#leadsTo(step)));
   }

@@ -209,7 +209,7 @@ export class Sidebar {
     const { onpin, onexport, onremove } = this.#handlers;
     const { pinned } = this.#items.get(id).conversation;
     return [
-      { icon: "pencil", text: text("list.rename"), act: () => this.#rename(id) },
+      { icon: "pencil", text: text("list.rename"), act: () => this.rename(id) },
       { icon: "pin", text: text(pinned ? "list.unpin" : "list.pin"), act: () => onpin(id, !pinned) },
       { icon: "download", text: text("list.markdown"), act: () => onexport(id, "markdown") },
       { icon: "download", text: text("list.json"), act: () => onexport(id, "json") },
@@ -217,7 +217,10 @@ export class Sidebar {
     ];
   }
 
-  #rename(id) {
+  /** Lets a conversation's title be written in its place in the list, which shows for that. */
+  rename(id) {
+    const isShown = narrow.matches ? this.isOpen : document.body.dataset.sidebar !== "hidden";
+    if (!isShown) this.toggle();
     this.#items.get(id).rename((title) => title && this.#handlers.onrename(id, title));
   }
 

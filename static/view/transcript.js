@@ -7,6 +7,7 @@
 
 import { isRunning } from "../model/chat.js";
 import { text as say } from "../texts.js";
+import { announce } from "./announce.js";
 import { AnswerElement } from "./answer.js";
 import { copyFrom } from "./clipboard.js";
 import { canGoOn, contextOf } from "./figures.js";
@@ -163,6 +164,7 @@ export class Transcript {
     if (!(await this.#page.removal.ask({ title, what, words: say("removal.branch") }))) return;
     await this.#chat.removeBranch(message);
     this.#page.focus();
+    announce(say("removal.done"));
   }
 
   /** Shows a message's sibling instead of it, in the same place before the reader's eyes. */
@@ -176,7 +178,9 @@ export class Transcript {
       this.#chat.choose(next);
       return this.#views.get(next.id).picker.element;
     });
-    if (hadFocus) this.#views.get(next.id).picker.focus(step);
+    const { picker } = this.#views.get(next.id);
+    if (hadFocus) picker.focus(step);
+    announce(picker.place);
     return true;
   }
 
