@@ -99,27 +99,37 @@ export class Writing extends EventTarget {
   /** Reads one response, and adds its text to what the message has. */
   async #collect() {
     const message = this.#message;
-    const before = message.text;
     const asked = !message.responseId;
     const answer = asked
       ? this.#wire.respond(this.#requestFor())
       : this.#wire.resume(message.responseId, { after: message.sequence });
+    this.answer = answer;
+    if (this.#isStopped) answer.stop();
+    const before = message.text;
+    // What is told again has its first text behind it, and only goes on.
+    const statusNow = () =>
+      !asked && before && answer.status === Status.SENT ? Status.STREAMING : answer.status;
     // The text and the number up to which it is known must not be kept apart.
     const note = () => {
       message.text = before + answer.text;
       message.sequence = answer.sequence;
     };
-    this.answer = answer;
-    if (this.#isStopped) answer.stop();
-    answer.addEventListener("state", () => this.#noteState(answer));
-    message.status = answer.status;
-    this.#fire("text");
+    const noteState = () => {
+      if (this.#isLeft || answer.isFinal) return;
+      message.status = statusNow();
+      if (answer.responseId && message.responseId !== answer.responseId) this.#name(answer);
+      this.#fire("text");
+    };
+    answer.addEventListener("state", noteState);
+    noteState();
     let saving = null;
     for await (const _ of answer) {
       if (this.#isLeft || answer.isFinal) break;
+      const isFirst = message.text === before;
       note();
+      message.status = statusNow();
       message.grown = Date.now();
-      if (message.status !== answer.status) this.#begin(answer, asked);
+      if (isFirst) this.#begin(answer, asked);
       this.#fire("text");
       saving ??= setTimeout(() => {
         saving = null;
@@ -133,22 +143,15 @@ export class Writing extends EventTarget {
     if (answer.text || answer.usage) message.stats = atEnd(message, answer, asked);
   }
 
-  #noteState(answer) {
-    const message = this.#message;
-    if (this.#isLeft || answer.isFinal) return;
-    message.status = answer.status;
-    if (answer.responseId && message.responseId !== answer.responseId) {
-      message.responseId = answer.responseId;
-      message.sequence = answer.sequence;
-      this.save({ known: true });
-    }
-    this.#fire("text");
+  /** The server has said what the response is called. */
+  #name({ responseId, sequence }) {
+    Object.assign(this.#message, { responseId, sequence });
+    this.save({ known: true });
   }
 
   /** The first text of a response is here. */
   #begin(answer, asked) {
     const message = this.#message;
-    message.status = answer.status;
     message.stats = atFirstText(message, answer, asked);
     this.save();
     void answer.stats().then((server) => {

@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -149,14 +149,15 @@ async def warms_up(reply: Reply) -> None:
 
 class FakeServer:
     """`scripts` are used in order, one for each `response.create`; `requests` are those frames, and `resumes`
-    those that took a response up. Warm-ups need no script, and are in `warm_ups`. `num_connections`
-    counts the sockets that came."""
+    those that took a response up. Warm-ups need no script, and are in `warm_ups`. `replies` are all
+    responses, `num_connections` counts the sockets that came."""
 
     def __init__(self) -> None:
         self.scripts: list[Script] = []
         self.requests: list[dict[str, Any]] = []
         self.resumes: list[dict[str, Any]] = []
         self.warm_ups: list[dict[str, Any]] = []
+        self.replies: list[Reply] = []
         self.num_connections = 0
         self.origin = ""
         self._sockets: set[WebSocket] = set()
@@ -165,6 +166,7 @@ class FakeServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self.app = Starlette(
             routes=[
+                Route("/blank", self._blank),
                 Route("/v1/models", self._models),
                 WebSocketRoute("/v1/responses", self._responses),
                 *page_routes(),
@@ -187,6 +189,10 @@ class FakeServer:
         for result in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+
+    async def _blank(self, request: Request) -> HTMLResponse:
+        """A page of this origin without anything on it."""
+        return HTMLResponse("<!doctype html><html lang=en><title>Blank</title><link rel=icon href=data:,>")
 
     async def _models(self, request: Request) -> JSONResponse:
         told = {"max_model_len": CONTEXT, "sampling": sampling_fields(CONTEXT)}
@@ -212,6 +218,7 @@ class FakeServer:
         match frame["type"]:
             case "response.create":
                 reply = Reply(frame, next(self._numbers), refuse)
+                self.replies.append(reply)
                 self._replies[reply.id] = reply
                 if frame.get("generate") is False:
                     self.warm_ups.append(frame)
@@ -232,7 +239,8 @@ class FakeServer:
                 await socket.send_text(json.dumps({"type": "response.resumed", "stream_id": lane, **told}))
                 self._do(reply.tell(socket, lane, after + 1))
             case "response.cancel":
-                self._replies[frame["response_id"]].cancelled.set()
+                if reply := self._replies.get(frame["response_id"]):
+                    reply.cancelled.set()
             case "response.stats":
                 # Of one that was forgotten nothing is said, as of one that has just ended.
                 if reply := self._replies.get(frame["response_id"]):

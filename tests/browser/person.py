@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from playwright.async_api import Locator, Page
+from typing import Any
+
+from playwright.async_api import BrowserContext, Locator, Page
+
+BEGIN_CHAT = """async () => {
+  const names = ["model/chat", "model/store", "model/tabs", "tickwire"];
+  const modules = await Promise.all(names.map((name) => import(`/static/${name}.js`)));
+  const { Chat, openStore, Tabs, Tickwire } = Object.assign({}, ...modules);
+  const store = await openStore();
+  window.chat = new Chat(store, new Tickwire(`ws://${location.host}/v1/responses`), new Tabs());
+  window.trouble = [];
+  chat.addEventListener("trouble", ({ detail }) => trouble.push(String(detail.error)));
+  await chat.load();
+}"""
 
 
 async def ask(page: Page, text: str) -> None:
@@ -39,3 +52,72 @@ async def stop_clock(page: Page) -> None:
 
 def last_answer(page: Page) -> Locator:
     return page.get_by_role("article", name="Answer").last
+
+
+class Tab:
+    """A tab with conversations and no views: `chat` in the page is what the views would show."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    @classmethod
+    async def open(cls, context: BrowserContext, origin: str) -> Tab:
+        tab = cls(await context.new_page())
+        await tab.page.goto(f"{origin}/blank")
+        await tab.page.evaluate(BEGIN_CHAT)
+        return tab
+
+    async def reload(self) -> None:
+        await self.page.reload()
+        await self.page.evaluate(BEGIN_CHAT)
+
+    async def do(self, code: str, **values: Any) -> Any:
+        """Runs JavaScript, which finds `values` in `it`, messages of the shown path by `said(text)`."""
+        return await self.page.evaluate(
+            """([code, it]) => {
+              const conversation = () => it.id ?? chat.list[0].id;
+              const said = (text) => chat.path(conversation()).find((message) => message.text === text);
+              return new Function("it", "said", `return ${code}`)(it, said);
+            }""",
+            [code, values],
+        )
+
+    async def ask(self, text: str, conversation: str | None = None) -> str:
+        setup = "{ model: null, system: '', sampling: {} }"
+        found: str = await self.do(f"chat.ask(it.to, it.text, {setup})", to=conversation, text=text)
+        return found
+
+    async def path(self, conversation: str) -> list[str]:
+        """What the conversation says, as it is read."""
+        texts: list[str] = await self.do("chat.path(it.id).map(({ text }) => text)", id=conversation)
+        return texts
+
+    async def comes_to(self, conversation: str, *texts: str, status: str | None = None) -> None:
+        """Waits until the conversation says this, and the last answer stands so."""
+        await self.page.wait_for_function(
+            """([id, texts, status]) => {
+              const path = chat.path(id);
+              const same = path.length === texts.length && path.every(({ text }, i) => text === texts[i]);
+              return same && (!status || path.at(-1)?.status === status);
+            }""",
+            arg=[conversation, list(texts), status],
+            timeout=10_000,
+        )
+
+    async def until(self, condition: str, **values: Any) -> None:
+        """Waits for JavaScript, which finds `values` in `it`, to hold."""
+        await self.page.wait_for_function(
+            "([code, it]) => new Function('it', `return ${code}`)(it)",
+            arg=[condition, values],
+            timeout=10_000,
+        )
+
+    async def kept(self) -> list[dict[str, Any]]:
+        """All messages that the store has."""
+        messages: list[dict[str, Any]] = await self.page.evaluate(
+            """async () => {
+              const { openStore } = await import("/static/model/store.js");
+              return (await openStore()).messages();
+            }"""
+        )
+        return messages
