@@ -273,7 +273,7 @@ export class Sidebar {
       ArrowUp: () => go(lines[at - 1]),
       Home: () => go(lines[0]),
       End: () => go(lines.at(-1)),
-      F2: () => this.#rename(id),
+      F2: () => this.rename(id),
       Delete: () => this.#handlers.onremove(id),
     };
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
