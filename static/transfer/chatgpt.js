@@ -21,7 +21,7 @@ export const chatgpt = {
     let leftOut = 0;
     const nodes = Object.entries(mapping).map(([key, node]) => {
       const { role, text } = spoken(node?.message, system);
-      if (role === null && isSaid(node?.message)) leftOut++;
+      leftOut += role === null ? Number(isSaid(node?.message)) : picturesIn(node.message);
       return { id: key, parent: node?.parent, role, text, created: ms(node?.message?.create_time) };
     });
     const source = `chatgpt:${id ?? `${created}:${title}`}`;
@@ -47,6 +47,10 @@ function spoken(message, system) {
 /** Whether a message that is left out was one. */
 function isSaid(message) {
   return ["user", "assistant", "tool"].includes(message?.author?.role);
+}
+
+function picturesIn({ content }) {
+  return content.parts.filter((part) => isObject(part) && !part.text).length;
 }
 
 /** Pictures and files among the parts are objects; some hold what was said aloud. */

@@ -5,7 +5,7 @@
  * Times are milliseconds. What a model thought is kept apart from what it said.
  */
 
-import { isObject, timeOf, wordsOf } from "./records.js";
+import { isObject, leftOutOf, timeOf, wordsOf } from "./records.js";
 
 const ROLES = new Set(["user", "assistant"]);
 
@@ -29,7 +29,7 @@ export const llamaCpp = {
       system: wordsOf(said.find(({ role, type, content }) => role === "system" && type !== "root" && content)?.content),
       head: conv.currNode,
       nodes,
-      leftOut: nodes.filter(({ role }, i) => role === null && said[i].role !== "system").length,
+      leftOut: leftOutOf(said, nodes, ({ extra }) => extra),
     };
   },
 };

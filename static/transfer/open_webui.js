@@ -4,7 +4,7 @@
  * Times are seconds, in `chat.timestamp` milliseconds.
  */
 
-import { isObject, wordsOf } from "./records.js";
+import { isObject, leftOutOf, wordsOf } from "./records.js";
 
 const ROLES = new Set(["user", "assistant"]);
 const THOUGHTS = /<details type="reasoning"[\s\S]*?<\/details>/g;
@@ -33,7 +33,7 @@ export const openWebui = {
       system: wordsOf(chat.system ?? chat.params?.system).trim() || systemOf(said),
       head: history?.currentId,
       nodes,
-      leftOut: nodes.filter(({ role }, i) => role === null && said[i].role !== "system").length,
+      leftOut: leftOutOf(said, nodes, ({ files }) => files),
     };
   },
 };

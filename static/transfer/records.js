@@ -6,9 +6,10 @@
  *     draft   {source, alias, title, created, updated, pinned, system, setup, head, nodes, leftOut}
  *     node    {id, parent, role, text, created, status, error, stats}
  *
- * `source` names the chat in its old home, so that it is recognised when it comes again. A node with the role null was
- * left out, and only holds what hangs on it; `leftOut` is how many such there were that said something. All fields
- * but `nodes` may be missing. Records are made field by field: nothing else of a file gets into the store.
+ * `source` names the chat in its old home, so that it is recognised when it comes again, `alias` is another name. A node
+ * with the role null was left out, and only holds what hangs on it; `leftOut` is how many such there were that said
+ * something, and how many pictures and files. All fields but `nodes` may be missing. Records are made field by field:
+ * nothing else of a file gets into the store.
  */
 
 import { newId } from "../model/store.js";
@@ -53,6 +54,16 @@ export function wordsOf(text) {
 /** Milliseconds since 1970; null: there is no such time. */
 export function timeOf(time) {
   return typeof time === "number" && time > 0 && time < LATEST ? Math.round(time) : null;
+}
+
+/** `leftOut` of a draft, from messages and their nodes; `filesOf` gives what hangs on a message besides its text. */
+export function leftOutOf(messages, nodes, filesOf) {
+  const counts = messages.map((message, i) => {
+    const files = filesOf(message);
+    if (nodes[i].role) return Array.isArray(files) ? files.length : 0;
+    return message.role === "system" ? 0 : 1;
+  });
+  return counts.reduce((sum, count) => sum + count, 0);
 }
 
 function messageOf(node, { id, ids, now }) {

@@ -37,7 +37,7 @@ export class SearchDialog {
     this.#chat = chat;
     this.#onopen = onopen;
     this.#field = h("input", {
-      type: "search",
+      type: "text",
       role: "combobox",
       "aria-label": text("search.field"),
       placeholder: text("search.placeholder"),
@@ -57,7 +57,7 @@ export class SearchDialog {
     this.#dialog = h(
       "dialog",
       { id: "search", "aria-label": text("search.title") },
-      h("div", { class: "field" }, this.#field, close),
+      h("div", { class: "query" }, this.#field, close),
       this.#list,
       this.#state,
     );
