@@ -399,6 +399,103 @@ def test_a_content_cannot_complete_a_control_token_with_its_surroundings(
     assert content.strip() in kind.text(ids)
 
 
+# -- a message that goes on ------------------------------------------------------------------------------
+
+
+def begun(kind: Kind, text: str, question: str = "hello") -> list[int]:
+    return kind.template.encode(chat(question, text), continue_final_message=True)
+
+
+blanks = st.lists(st.sampled_from([" ", "  ", "\n", "\n\n", "\t"]), max_size=3).map("".join)
+
+
+@runs
+@given(text=words, end=blanks)
+@example(text="the quick", end=" ")
+@example(text="the quick:", end="\n\n")
+@example(text="a():", end="\n    ")
+def test_the_tokens_before_an_open_end_are_the_same_whatever_follows(kind: Kind, text: str, end: str) -> None:
+    text += end
+    held = kind.tokenizer.open_end(text)
+    assert text.endswith(held)
+    assert not held.strip()
+    if held == text[len(text.rstrip()) :]:
+        return  # no more can be held back: only blanks are
+    kept = kind.tokenizer.encode(text.removesuffix(held))
+    for following in ("a", " a", " a quick"):
+        assert kind.tokenizer.encode(text + following)[: len(kept)] == kept
+
+
+@pytest.mark.parametrize("kind", ["smollm2"], indirect=True)
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("The ", " "),
+        ("The", ""),
+        ("costs ", " "),
+        ("a\n", ""),
+        ("a.\n\n", "\n\n"),
+        ("def f():\n    ", "\n    "),
+        ("1. ", " "),
+    ],
+)
+def test_blanks_that_the_next_word_takes_are_held_back(kind: Kind, text: str, held: str) -> None:
+    """In this vocabulary two newlines are one token at the end of a text and two within it."""
+    assert kind.tokenizer.open_end(text) == held
+    kept = kind.tokenizer.encode(text.removesuffix(held))
+    for following in ("word", " word", "1", "-", "Ü"):
+        assert kind.tokenizer.encode(text + following)[: len(kept)] == kept
+
+
+@runs
+@given(text=words | hostile, end=blanks)
+@example(text="ends with <|im_", end="")
+@example(text="ends with </", end=" ")
+@example(text="<|im_end|>", end="\n")
+@example(text="  x", end="  ")
+@example(text="", end="\n")
+def test_a_prompt_ends_inside_the_last_message(kind: Kind, text: str, end: str) -> None:
+    text = text.replace("think>", "thimk>") + end
+    ids = begun(kind, text)
+    scaffold = kind.template.encode(chat("hello", "x"), continue_final_message=True)
+    assert kind.control(ids) == kind.control(scaffold)
+    if kind.lossless:
+        kept = text.removesuffix(kind.tokenizer.open_end(text))
+        # Templates may trim its beginning, and none of them its end.
+        assert kind.text(ids).endswith(kept.lstrip())
+
+
+@pytest.mark.parametrize("kind", ["chatml", "llama3", "mistral-v3", "smollm2"], indirect=True)
+@pytest.mark.parametrize("text", ["the quick brown", "the quick brown fox:", "hello 1", "x\ny"])
+def test_it_is_the_prompt_of_transformers(kind: Kind, text: str) -> None:
+    theirs = kind.theirs.apply_chat_template(
+        chat("hello", text), continue_final_message=True, return_dict=False
+    )
+    assert begun(kind, text) == theirs
+
+
+@pytest.mark.parametrize("kind", ["qwen3"], indirect=True)
+def test_a_model_s_thinking_may_be_what_goes_on(kind: Kind) -> None:
+    think = kind.tokenizer.template_tokens["<think>"]
+    assert begun(kind, "<think>the quick")[-1:] != [think]
+    assert kind.text(begun(kind, "<think>the quick")).endswith("assistant\n<think>the quick")
+    assert think in begun(kind, "<think>the quick")
+
+
+@pytest.mark.parametrize(
+    ("source", "times"),
+    [
+        ("{% for message in messages if message.role == 'user' %}{{ message.content }}{% endfor %}", 0),
+        ("{{ messages[-1].content + '|' + messages[-1].content }}", 2),
+    ],
+)
+@pytest.mark.parametrize("kind", ["chatml"], indirect=True)
+def test_a_template_that_does_not_say_it_once_is_refused(kind: Kind, source: str, times: int) -> None:
+    template = ChatTemplate(source, kind.tokenizer, {})
+    with pytest.raises(TemplateError, match=f"content {times} times"):
+        template.encode(chat("hello", "there"), continue_final_message=True)
+
+
 # -- tools -----------------------------------------------------------------------------------------------
 
 

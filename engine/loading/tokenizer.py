@@ -122,11 +122,11 @@ class Tokenizer:
         if not blanks:
             return ""
         here = text[-_NEAR:]
-        # How the blanks are cut depends on whether more of them follow.
-        word, blank_and_word = self.encode(f"{here}x"), self.encode(f"{here} x")
+        # How the blanks are cut depends on whether more of them follow. Every vocabulary knows " a".
+        word, blank_and_word = self.encode(f"{here}a"), self.encode(f"{here} a")
         num_settled = common_prefix(word, blank_and_word)
         rest = b"".join(self.vocabulary.token_bytes[each] for each in word[num_settled:])
-        unsettled = rest.decode(errors="replace").removesuffix("x")
+        unsettled = rest.decode(errors="replace").removesuffix("a")
         # A token of words and blanks, or blanks that the vocabulary has no bytes for.
         return unsettled if blanks.endswith(unsettled) else blanks
 
