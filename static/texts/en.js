@@ -115,7 +115,7 @@ export default {
     tooLong: (count, shown) => `${shown} ${of(count, "chat was", "chats were")} left out: more than 10,000 messages`,
     broken: (count, shown) => `${shown} ${of(count, "chat", "chats")} could not be read: the file is damaged or cut off there`,
     foreign: (count, shown) => `${shown} ${of(count, "entry was", "entries were")} no chat`,
-    leftOut: (count, shown) => `${shown} ${of(count, "message or picture", "messages or pictures")} left out: only text can be kept`,
+    leftOut: (count, shown) => `${shown} ${of(count, "message", "messages")} left out: pictures, tools or no text`,
     not: {
       zip: () => "This is a zip archive. Unpack it, and choose the JSON in it: of ChatGPT, conversations.json.",
       notJson: () => "This is no JSON. Chats come in from exports of Tickwire, ChatGPT, Open WebUI and llama.cpp.",
@@ -130,7 +130,7 @@ export default {
   removal: {
     title: "Delete this conversation?",
     what: "It is kept in this browser only, and cannot be brought back.",
-    branch: "What follows it goes, too. It is kept in this browser only, and cannot be brought back.",
+    following: "What follows it goes, too. It is kept in this browser only, and cannot be brought back.",
     keep: "Keep",
     remove: "Delete",
     done: "Deleted",
@@ -171,7 +171,6 @@ export default {
     continued: "continued",
     prompt: (count, shown, cached) =>
       `${shown} prompt ${of(count, "token", "tokens")}${cached ? `, ${cached} cached` : ""}`,
-    context: (used, limit) => `context ${used} of ${limit}`,
     seconds: (shown) => `${shown} s`,
   },
 
@@ -187,7 +186,12 @@ export default {
     enough: (used, limit) => `${used} of ${limit} tokens`,
     little: (used, limit, left) => `${left} of ${limit} tokens left`,
     full: (used, limit) => `All ${limit} tokens used`,
-    title: (used, limit, left, part) => `Context: ${used} of ${limit} tokens used (${part}), ${left} left`,
+    short: {
+      enough: (part) => part,
+      little: (part, left) => `${left} left`,
+      full: () => "Full",
+    },
+    sentence: (used, limit, part, left) => `Context: ${used} of ${limit} tokens used (${part}), ${left} left`,
   },
 
   code: { copy: "Copy code", plain: "text", table: "Table", image: "Image" },

@@ -11,8 +11,7 @@ import { Status } from "../tickwire.js";
 import { BranchPicker } from "./branches.js";
 import { copyButton } from "./clipboard.js";
 import { h, icon, iconButton } from "./dom.js";
-import { canGoOn, contextOf, endedFigures, endingOf, furtherFigures, runningFigures, waitOf } from "./figures.js";
-import { timeElement } from "./moment.js";
+import { canGoOn, contextOf, contextSentence, endedFigures, endingOf, runningFigures, waitOf } from "./figures.js";
 
 export class AnswerElement {
   element;
@@ -26,7 +25,8 @@ export class AnswerElement {
   #waitWords = h("span", { class: "words" });
   #wait = h("p", { class: "wait" }, pulse(), this.#waitWords);
   #error = h("div", { class: "failure", hidden: true });
-  #figures = h("p", { class: "figures" });
+  #line = h("span");
+  #figures = h("p", { class: "figures" }, this.#line);
   #buttons = h("div", { class: "buttons" });
 
   /** @param {() => number | null} limit what the context of an answer that has ended held */
@@ -79,7 +79,8 @@ export class AnswerElement {
     this.#showError(canGoOn(message, context));
     // A failure is told in full above.
     const ending = message.status === Status.FAILED ? "" : endingOf(message, context);
-    this.#show(endedFigures(message), { ending, further: furtherFigures(message, context) });
+    this.#show(endedFigures(message), ending);
+    this.#figures.title = context ? contextSentence(context) : "";
     this.#showButtons(canGoOn(message, context));
   }
 
@@ -93,17 +94,15 @@ export class AnswerElement {
     this.#error.hidden = true;
     this.#buttons.replaceChildren();
     this.#show([]);
+    this.#figures.title = "";
   }
 
-  #show(figures, { ending = "", further = [] } = {}) {
-    const spans = [
-      ...(ending ? [h("span", { class: "ending" }, ending)] : []),
-      ...figures.map((words) => h("span", {}, words)),
-      ...further.map((words) => h("span", { class: "further" }, words)),
-    ];
+  #show(figures, ending = "") {
+    const spans = figures.map((words) => h("span", {}, words));
+    if (ending) spans.unshift(h("span", { class: "ending" }, ending));
     const words = (nodes) => [...nodes].map((node) => node.textContent).join();
     // Many calls change nothing; what is selected or read aloud is left in peace then.
-    if (words(spans) !== words(this.#figures.children)) this.#figures.replaceChildren(...spans);
+    if (words(spans) !== words(this.#line.children)) this.#line.replaceChildren(...spans);
   }
 
   #showButtons(canGoOn) {
@@ -113,7 +112,7 @@ export class AnswerElement {
     const goOn = iconButton("forward", say("answer.continue"), { onclick: () => this.#goOn() });
     const remove = iconButton("trash", say("answer.remove"), { onclick: () => this.#actions.remove(message) });
     const buttons = [message.text ? this.#copy : null, canGoOn && !message.error ? goOn : null, again, remove];
-    this.#buttons.replaceChildren(timeElement(message.created), ...buttons.filter(Boolean));
+    this.#buttons.replaceChildren(...buttons.filter(Boolean));
   }
 
   #showError(canGoOn) {

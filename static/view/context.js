@@ -5,6 +5,7 @@
 
 import { text } from "../texts.js";
 import { h } from "./dom.js";
+import { contextSentence } from "./figures.js";
 import { figure, percent } from "./format.js";
 
 /** Below this part of the whole, or this many tokens, little is left. */
@@ -14,22 +15,25 @@ const LITTLE_TOKENS = 256;
 export class ContextMeter {
   #root;
   #words = h("span", { class: "words" });
+  #short = h("span", { class: "short", "aria-hidden": "true" });
 
   constructor(root) {
     this.#root = root;
-    root.append(h("i"), this.#words);
+    root.append(h("i"), this.#words, this.#short);
     this.show(null);
   }
 
   /** @param {{used: number, limit: number} | null} context null: nothing is known */
   show(context) {
-    this.#root.dataset.level = levelOf(context);
+    const level = levelOf(context);
+    this.#root.dataset.level = level;
     if (!context) return;
     const { used, limit } = context;
-    const shown = [used, limit, Math.max(0, limit - used)].map(figure);
+    const left = Math.max(0, limit - used);
     this.#root.style.setProperty("--used", String(Math.min(1, used / limit)));
-    this.#words.textContent = text(`context.${levelOf(context)}`, ...shown);
-    this.#root.title = text("context.title", ...shown, percent(used / limit));
+    this.#root.title = contextSentence(context);
+    this.#words.textContent = text(`context.${level}`, figure(used), figure(limit), figure(left));
+    this.#short.textContent = text(`context.short.${level}`, percent(used / limit), figure(left));
   }
 }
 

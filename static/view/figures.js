@@ -59,23 +59,21 @@ export function runningFigures(message, stats) {
   return [tokenCount(before + stats.output_tokens), ...rate];
 }
 
-/** The figures of an answer that has ended, the ones that most people look for first. */
+/** The figures of an answer that has ended. */
 export function endedFigures({ stats, continued }) {
+  const { tokens, tokensPerSecond, firstTokenMs, promptTokens, cachedTokens } = stats ?? {};
   const figures = [];
   if (continued) figures.push(say("answer.continued"));
-  if (stats?.tokens != null) figures.push(tokenCount(stats.tokens));
-  if (stats?.tokensPerSecond != null) figures.push(tokenRate(stats.tokensPerSecond));
-  if (stats?.firstTokenMs != null) figures.push(say("answer.firstToken", seconds(stats.firstTokenMs)));
+  if (tokens != null) figures.push(tokenCount(tokens));
+  if (tokensPerSecond != null) figures.push(tokenRate(tokensPerSecond));
+  if (firstTokenMs != null) figures.push(say("answer.firstToken", seconds(firstTokenMs)));
+  if (promptTokens != null) {
+    figures.push(say("answer.prompt", promptTokens, figure(promptTokens), cachedTokens ? figure(cachedTokens) : ""));
+  }
   return figures;
 }
 
-/** And the rest of them. */
-export function furtherFigures({ stats }, context) {
-  const figures = [];
-  if (stats?.promptTokens != null) {
-    const cached = stats.cachedTokens ? figure(stats.cachedTokens) : "";
-    figures.push(say("answer.prompt", stats.promptTokens, figure(stats.promptTokens), cached));
-  }
-  if (context) figures.push(say("answer.context", figure(context.used), figure(context.limit)));
-  return figures;
+/** How full the context is, in a sentence. */
+export function contextSentence({ used, limit }) {
+  return say("context.sentence", figure(used), figure(limit), percent(used / limit), figure(Math.max(0, limit - used)));
 }

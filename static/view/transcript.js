@@ -161,7 +161,8 @@ export class Transcript {
     const title = say(isQuestion ? "question.removal" : "answer.removal");
     const { text } = message;
     const what = text.length > EXCERPT_LENGTH ? `${text.slice(0, EXCERPT_LENGTH - 1).trimEnd()}…` : text;
-    if (!(await this.#page.removal.ask({ title, what, words: say("removal.branch") }))) return;
+    const words = say(message === this.#path.at(-1) ? "removal.what" : "removal.following");
+    if (!(await this.#page.removal.ask({ title, what, words }))) return;
     await this.#chat.removeBranch(message);
     this.#page.focus();
     announce(say("removal.done"));
