@@ -115,7 +115,7 @@ export default {
     tooLong: (count, shown) => `${shown} ${of(count, "chat was", "chats were")} left out: more than 10,000 messages`,
     broken: (count, shown) => `${shown} ${of(count, "chat", "chats")} could not be read: the file is damaged or cut off there`,
     foreign: (count, shown) => `${shown} ${of(count, "entry was", "entries were")} no chat`,
-    leftOut: (count, shown) => `${shown} ${of(count, "message", "messages")} left out: pictures, tools or no text`,
+    leftOut: (count, shown) => `${shown} ${of(count, "message or picture", "messages or pictures")} left out: only text can be kept`,
     not: {
       zip: () => "This is a zip archive. Unpack it, and choose the JSON in it: of ChatGPT, conversations.json.",
       notJson: () => "This is no JSON. Chats come in from exports of Tickwire, ChatGPT, Open WebUI and llama.cpp.",
