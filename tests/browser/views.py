@@ -67,14 +67,22 @@ class Tour:
             await view.close()
 
     def _all(self) -> list[View]:
+        keys = self._by_keys
         return [
             View("welcome", nothing, nothing),
             View("answer", self._answered, nothing),
             View("running", self._running, self._ended),
             View("failure", self._failed, nothing),
-            View("drawer", self._drawer, self._escape),
-            View("keys", self._keys("?"), self._escape),
-            View("removal", self._keys("Control+Shift+Backspace"), self._escape),
+            View("branches", self._branched, nothing),
+            View("editor", self._editing, self._away),
+            View("drawer", self._drawer, self._away),
+            View("renaming", self._renaming, self._away),
+            View("menu of a chat", self._menu("#conversations [aria-haspopup]"), self._away),
+            View("menu of all chats", self._menu("#chats-menu"), self._away),
+            View("removal", keys("Control+Shift+Backspace"), self._away),
+            View("search", self._search, self._away),
+            View("keys", keys("?"), self._away),
+            View("engine", self._engine, self._away),
             View("link lost", self._cut, nothing),
         ]
 
@@ -86,7 +94,7 @@ class Tour:
     async def _answered(self) -> None:
         self.fake.scripts.append(says(EVERYTHING))
         await self.ask()
-        await expect(last_answer_of(self.page).locator(".status button").first).to_be_visible()
+        await expect(last_answer_of(self.page).locator(".buttons button").first).to_be_visible()
 
     async def _running(self) -> None:
         async def script(reply: Reply) -> None:
@@ -111,12 +119,37 @@ class Tour:
         await self.ask()
         await expect(last_answer_of(self.page).locator(".failure")).to_be_visible()
 
+    async def _branched(self) -> None:
+        self.fake.scripts.append(says("Something else."))
+        await self.page.keyboard.press("Control+Shift+Enter")
+        await expect(last_answer_of(self.page)).to_contain_text("Something else.")
+        self.fake.scripts.append(says("And something else."))
+        await self.page.keyboard.press("Control+Shift+Enter")
+        await expect(last_answer_of(self.page)).to_contain_text("And something else.")
+
+    async def _editing(self) -> None:
+        await self.page.locator("#composer textarea").press("ArrowUp")
+        await expect(self.page.locator(".editor textarea")).to_be_focused()
+
     async def _drawer(self) -> None:
         if await self.page.locator("#menu").is_visible():
             await self.page.locator("#menu").click()
         await expect(self.page.locator("#new-chat")).to_be_in_viewport()
 
-    def _keys(self, keys: str) -> Callable[[], Awaitable[None]]:
+    async def _renaming(self) -> None:
+        await self.page.keyboard.press("F2")
+        await expect(self.page.locator("#conversations input")).to_be_focused()
+
+    def _menu(self, opener: str) -> Callable[[], Awaitable[None]]:
+        async def open_it() -> None:
+            await self._drawer()
+            await self.page.locator(opener).first.focus()
+            await self.page.keyboard.press("Enter")
+            await expect(self.page.locator(":popover-open")).to_be_visible()
+
+        return open_it
+
+    def _by_keys(self, keys: str) -> Callable[[], Awaitable[None]]:
         async def press() -> None:
             await self.page.evaluate("document.activeElement.blur()")
             await self.page.keyboard.press(keys)
@@ -124,9 +157,21 @@ class Tour:
 
         return press
 
-    async def _escape(self) -> None:
-        await self.page.keyboard.press("Escape")
-        await expect(self.page.locator("dialog[open]")).to_have_count(0)
+    async def _search(self) -> None:
+        await self.page.keyboard.press("Control+K")
+        await self.page.keyboard.type("bold")
+        await expect(self.page.locator("#search [role=option]").first).to_be_visible()
+
+    async def _engine(self) -> None:
+        await self.page.keyboard.press("Control+Shift+E")
+        await expect(self.page.locator("#engine")).to_be_visible()
+
+    async def _away(self) -> None:
+        """Escape, until it leads nowhere any more."""
+        for _ in range(3):
+            await self.page.keyboard.press("Escape")
+        await expect(self.page.locator("dialog[open], :popover-open")).to_have_count(0)
+        await expect(self.page.locator("#composer textarea")).to_be_visible()
 
     async def _cut(self) -> None:
         await self.fake.drop(1008)
