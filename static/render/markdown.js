@@ -1,132 +1,53 @@
 /**
  * Markdown that grows: text in, safe DOM out, block by block.
  *
- * Knows marked, DOMPurify and what model text may become on the page. It does not know messages or sockets.
- * Everything that a model wrote passes `sanitise`, every time; code is set as text and never parsed as HTML.
+ * Knows which blocks are on the page and which of them have changed. How text becomes blocks is the grammar's, what
+ * they look like the fragment's. It does not know messages or sockets.
  */
 
-import { Marked } from "../vendor/marked/marked.esm.js";
-import "../vendor/dompurify/purify.min.js";
-import { h, icon, iconButton } from "../view/dom.js";
-import { text as say } from "../texts.js";
-
-const TAGS =
-  "a b blockquote br code del details em h1 h2 h3 h4 h5 h6 hr i ins kbd li mark ol p pre s small strong sub summary " +
-  "sup table tbody td th thead tr u ul";
-const CLASSES = /^(?:language-[\w+#.-]{1,40}|image-chip)$/;
-const BLOCKS_OF_TEXT = "p, li, h1, h2, h3, h4, h5, h6, blockquote, td, th, summary";
-
-// Tags without attributes that models use inside Markdown and that change nothing but type. Any other tag a
-// model writes is shown as the text it is, rather than vanishing in the sanitiser.
-const PLAIN_TAG = /^<\/?(?:b|br|del|details|em|i|ins|kbd|mark|s|small|strong|sub|summary|sup|u)\s*\/?>$/i;
-
-function escapeHtml(text) {
-  return text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
-}
-
-/** Images never load by themselves: an image's address can carry data out. It becomes a link that says where to. */
-function imageChip({ href, text }) {
-  const url = URL.parse?.(href) ?? (URL.canParse(href) ? new URL(href) : null);
-  const alt = escapeHtml(text || say("code.image"));
-  if (!url || !/^https?:$/.test(url.protocol)) return `<kbd>${alt}</kbd>`;
-  return `<a class="image-chip" href="${escapeHtml(url.href)}">${alt} <small>${escapeHtml(url.host)}</small></a>`;
-}
-
-const marked = new Marked({
-  gfm: true,
-  breaks: true,
-  renderer: {
-    html: ({ text }) => text.replace(/<[^<>]*>|[<>]/g, (tag) => (PLAIN_TAG.test(tag) ? tag : escapeHtml(tag))),
-    image: imageChip,
-    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
-  },
-});
-
-const purify = globalThis.DOMPurify(window);
-
-purify.addHook("uponSanitizeAttribute", (node, data) => {
-  if (data.attrName === "class" && !CLASSES.test(data.attrValue)) data.keepAttr = false;
-});
-
-purify.addHook("afterSanitizeAttributes", (node) => {
-  if (node.nodeName !== "A" || !node.hasAttribute("href")) return;
-  node.setAttribute("target", "_blank");
-  node.setAttribute("rel", "noopener noreferrer");
-  // Where a link leads must not depend on what its text claims.
-  node.setAttribute("title", node.getAttribute("href"));
-});
-
-/** HTML to a fragment that may be shown: no script, no style, no form, no frame, no image, no foreign scheme. */
-export function sanitise(html) {
-  return purify.sanitize(html, {
-    ALLOWED_TAGS: TAGS.split(" "),
-    ALLOWED_ATTR: ["align", "class", "href", "start"],
-    // These carry no address, so the rule for addresses must not judge them.
-    ADD_URI_SAFE_ATTR: ["align", "start"],
-    ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
-    ALLOW_ARIA_ATTR: false,
-    ALLOW_DATA_ATTR: false,
-    RETURN_DOM_FRAGMENT: true,
-  });
-}
-
-function codeFigure(code, language) {
-  const copy = iconButton("copy", say("code.copy"), { class: "icon-button copy-code" });
-  copy.append(icon("check"));
-  return h(
-    "figure",
-    { class: "code" },
-    h("figcaption", {}, h("span", {}, language || say("code.plain")), copy),
-    h("pre", { tabindex: "0", dir: "ltr" }, code),
-  );
-}
-
-function dress(fragment) {
-  for (const pre of fragment.querySelectorAll("pre")) {
-    const code = pre.querySelector("code") ?? h("code", {}, pre.textContent);
-    const language = code.className.replace("language-", "");
-    pre.replaceWith(codeFigure(code, language));
-  }
-  for (const table of fragment.querySelectorAll("table")) {
-    const scroll = h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": say("code.table") });
-    table.replaceWith(scroll);
-    scroll.append(table);
-  }
-  for (const item of fragment.querySelectorAll("li")) {
-    if (/^\s*[☑☐] /.test(item.textContent)) item.classList.add("task");
-  }
-  for (const block of fragment.querySelectorAll(BLOCKS_OF_TEXT)) block.setAttribute("dir", "auto");
-  return fragment;
-}
-
-/**
- * Closes what is still open at the end of a growing block, so that half-written marks do not flicker:
- * an inline code or bold that has begun, a link whose address is not complete, a fence being typed.
- */
-export function mend(source) {
-  const text = source
-    .replace(/(^|\n)[ \t]*[`~]{1,2}$/, "$1")
-    .replace(/!?\[([^\]\n]*)\]\([^)\s]*$/, "$1")
-    // Opening stars without a word yet, or closing stars of which more may come: closed below if need be.
-    .replace(/\*+$/, "");
-  const codes = text.match(/`+/g) ?? [];
-  if (codes.length % 2 === 1) return text + codes.at(-1);
-  const bolds = text.replace(/`+[^`]*`+/g, "").match(/\*\*/g) ?? [];
-  return bolds.length % 2 === 1 ? `${text.trimEnd()}**` : text;
-}
+import { CodeBlock } from "./code.js";
+import { fragmentOf } from "./fragment.js";
+import { Source } from "./grammar.js";
+import { openFormula } from "./math.js";
+import { mend } from "./mend.js";
+import { now, soon } from "./slices.js";
 
 /** How many blocks at the end may still change when more text comes: a numbered list goes on after a blank line. */
 const OPEN_BLOCKS = 2;
+/** So many items of a list, or rows of a table, are made in one step. */
+const PARTS_AT_ONCE = 20;
+
+/** Blocks made of parts, which grow part by part: what the parts are, where they stand, what else the block is. */
+const GROWING = {
+  list: {
+    parts: "items",
+    place: "ol, ul",
+    text: (item) => item.raw,
+    head: ({ ordered, start, loose }) => `${ordered} ${start} ${loose}`,
+  },
+  table: {
+    parts: "rows",
+    place: "tbody",
+    text: (row) => JSON.stringify(row.map((cell) => cell.text)),
+    head: ({ header, align, rows }) => JSON.stringify([header.map((cell) => cell.text), align, rows.length > 0]),
+  },
+};
 
 /** Shows one growing Markdown text in `root`. Blocks that are finished keep their DOM, and so a reader's selection. */
 export class MarkdownView {
   #root;
   #text = "";
-  #frame = 0;
-  /** What is shown, in order: {key, language, nodes}. */
+  /** Whether more text may come to the end. */
+  #open = true;
+  #final = false;
+  /** The iterator that draws, while it does. */
+  #drawing = null;
+  /** Whether something has changed since the pass that is being drawn began. */
+  #stale = false;
+  #whole = Promise.withResolvers();
+  /** What is shown, in order: {key, nodes}, {head, keys, place, nodes} of parts, or a CodeBlock. */
   #blocks = [];
-  /** The tokens after the settled blocks. */
-  #tail = [];
+  #links = {};
   /** So many blocks, made of so many characters, cannot change any more. */
   #settledBlocks = 0;
   #settledChars = 0;
@@ -135,62 +56,140 @@ export class MarkdownView {
     this.#root = root;
   }
 
-  /** Shows `text`, which begins with what was shown before, in the next animation frame. */
+  /** Shows `text`, which begins with what was shown before, from the next animation frame on. */
   grow(text) {
-    this.#text = text;
-    this.#frame ||= requestAnimationFrame(() => {
-      this.#frame = 0;
-      this.#render(true);
-      this.#settle();
-    });
+    if (this.#final) this.#whole = Promise.withResolvers();
+    this.#change(text, true, false);
+    if (!this.#drawing) soon((this.#drawing = this.#draw()));
   }
 
-  /** Shows the whole of `text` now, as final; `cut` when it ends where nobody meant it to. */
+  /**
+   * Shows the whole of `text` as final; `cut` when it ends where nobody meant it to. What is not too long is there
+   * at once.
+   * @returns {Promise<void>} when all of it is
+   */
   finish(text, cut = false) {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
-    this.#text = text;
     // Once more from the start: only now are all link definitions known. Blocks that did not change stay.
     this.#settledBlocks = 0;
     this.#settledChars = 0;
-    this.#render(cut);
+    this.#change(text, cut, true);
+    now((this.#drawing ??= this.#draw()));
+    return this.#whole.promise;
   }
 
-  #render(open) {
+  #change(text, open, final) {
+    this.#text = text;
+    this.#open = open;
+    this.#final = final;
+    this.#stale = true;
+  }
+
+  *#draw() {
+    try {
+      while (this.#stale) {
+        this.#stale = false;
+        yield* this.#pass();
+      }
+    } finally {
+      this.#drawing = null;
+    }
+    if (this.#final) this.#whole.resolve();
+  }
+
+  /** Puts on the page what the text is now. */
+  *#pass() {
+    const open = this.#open;
+    const source = this.#read(open);
+    const first = this.#settledBlocks;
+    const last = source.blocks.findLastIndex((token) => token.type !== "space");
+    for (const [i, token] of source.blocks.entries()) {
+      yield* this.#show(first + i, token, source, open && i === last);
+      yield;
+    }
+    for (const block of this.#blocks.splice(first + source.blocks.length)) removeAll(block.nodes);
+    // Unless it has been asked meanwhile to begin anew.
+    if (!this.#final && this.#settledBlocks === first) this.#settle(source);
+  }
+
+  /** The blocks after the settled ones, up to where it is clear what they are. */
+  #read(open) {
     const text = this.#text.replace(/\r\n?/g, "\n");
-    const tokens = marked.lexer(text.slice(this.#settledChars));
+    const tail = text.slice(this.#settledChars);
+    let source = new Source(tail, this.#settledChars ? this.#links : {});
+    if (open && source.blocks.at(-1)?.type !== "code") {
+      const paragraph = tail.lastIndexOf("\n\n") + 1;
+      const at = openFormula(tail.slice(paragraph));
+      if (at >= 0) source = new Source(tail.slice(0, paragraph + at), this.#settledChars ? this.#links : {});
+    }
     // Links that are defined further down change how the blocks before them look.
-    const defined = JSON.stringify(tokens.links);
-    const last = tokens.findLastIndex((token) => token.type !== "space");
-    tokens.forEach((token, i) => this.#show(this.#settledBlocks + i, token, open && i === last, defined));
-    for (const block of this.#blocks.splice(this.#settledBlocks + tokens.length)) removeAll(block.nodes);
-    this.#tail = tokens;
+    if (this.#settledChars && JSON.stringify(source.links) !== JSON.stringify(this.#links)) {
+      this.#settledBlocks = 0;
+      this.#settledChars = 0;
+      return this.#read(open);
+    }
+    this.#links = source.links;
+    return source;
   }
 
   /** Puts `token` at place `index`, touching the DOM only where what it shows has changed. */
-  #show(index, token, open, defined) {
-    if (token.type === "code") return this.#showCode(index, token, open);
-    const source = open ? mend(token.raw) : token.raw;
-    const key = `${token.type}:${defined}:${source}`;
+  *#show(index, token, source, open) {
+    if (token.type === "code") {
+      this.#showCode(index, token, open);
+      return;
+    }
+    const raw = open ? mend(token.raw) : token.raw;
+    const mended = raw === token.raw ? source : new Source(raw, source.links);
+    const blocks = raw === token.raw ? [token] : mended.blocks.filter(({ type }) => type !== "space");
+    if (blocks.length === 1 && blocks[0].type in GROWING) {
+      yield* this.#showParts(index, blocks[0], mended, open);
+      return;
+    }
+    const key = `${token.type}:${this.#keyOf(raw, open)}`;
     if (this.#blocks[index]?.key === key) return;
-    const shown = source === token.raw ? [token] : marked.lexer(source);
-    const fragment = dress(sanitise(marked.parser(shown)));
+    const fragment = yield* fragmentOf(mended.html(blocks), open);
     this.#replace(index, { key, nodes: [...fragment.childNodes] });
   }
 
-  /** Code grows in place: a long listing costs one appended text per frame, and a selection in it stays. */
+  /** Lists and tables: parts that are finished stay. */
+  *#showParts(index, token, source, open) {
+    const kind = GROWING[token.type];
+    const parts = token[kind.parts];
+    const keys = parts.map((part, i) => this.#keyOf(kind.text(part), open && i === parts.length - 1));
+    const head = `${token.type}:${this.#keyOf(kind.head(token), false)}`;
+    if (this.#blocks[index]?.head !== head) {
+      const begun = { ...token, [kind.parts]: parts.slice(0, 1) };
+      const whole = yield* fragmentOf(source.html([begun]), open && parts.length <= 1);
+      const place = whole.querySelector(kind.place);
+      place?.replaceChildren(...place.children);
+      this.#replace(index, { head, keys: keys.slice(0, 1), place, nodes: [...whole.childNodes] });
+    }
+    const block = this.#blocks[index];
+    const changed = block.keys.findIndex((key, i) => key !== keys[i]);
+    for (let from = changed < 0 ? block.keys.length : changed; from < parts.length; from += PARTS_AT_ONCE) {
+      const some = { ...token, [kind.parts]: parts.slice(from, from + PARTS_AT_ONCE) };
+      const isLast = from + PARTS_AT_ONCE >= parts.length;
+      const more = yield* fragmentOf(source.html([some]), open && isLast);
+      removeAll([...block.place.children].slice(from));
+      block.place.append(...more.querySelector(kind.place).children);
+      block.keys = keys.slice(0, from + PARTS_AT_ONCE);
+      yield;
+    }
+    removeAll([...(block.place?.children ?? [])].slice(parts.length));
+    block.keys = keys;
+  }
+
   #showCode(index, token, open) {
     // The fence that will close it may be half typed.
-    const text = open ? token.text.replace(/(^|\n)`{1,2}$/, "") : token.text;
+    const text = open ? token.text.replace(/(?:^|\n)`{1,2}$/, "") : token.text;
     const language = (token.lang ?? "").match(/^\S*/)[0];
-    const old = this.#blocks[index];
-    if (old?.code && old.language === language) {
-      setText(old.code.firstChild, text);
-      return;
-    }
-    const code = h("code");
-    code.append(document.createTextNode(text));
-    this.#replace(index, { language, code, nodes: [codeFigure(code, language)] });
+    if (this.#blocks[index]?.language !== language) this.#replace(index, new CodeBlock(language));
+    this.#blocks[index].show(text, !open);
+  }
+
+  /** What a text shows depends on more than itself: on the links, and code in it has colours once it is complete. */
+  #keyOf(text, open) {
+    const links = text.includes("[") ? JSON.stringify(this.#links) : "";
+    return `${links}${open && /```|~~~/.test(text) ? "open" : ""}:${text}`;
   }
 
   #replace(index, block) {
@@ -202,24 +201,18 @@ export class MarkdownView {
   }
 
   /** Leaves behind the blocks that no further text can change, so that a frame costs the tail and not the whole. */
-  #settle() {
+  #settle({ blocks }) {
     let open = 0;
-    let end = this.#tail.length;
+    let end = blocks.length;
     while (end > 0 && open < OPEN_BLOCKS) {
       end -= 1;
-      if (this.#tail[end].type !== "space") open += 1;
+      if (blocks[end].type !== "space") open += 1;
     }
-    for (const token of this.#tail.slice(0, end)) this.#settledChars += token.raw.length;
+    for (const token of blocks.slice(0, end)) this.#settledChars += token.raw.length;
     this.#settledBlocks += end;
   }
 }
 
 function removeAll(nodes) {
   for (const node of nodes) node.remove();
-}
-
-/** Changes a text node without losing a selection in the part that stays. */
-function setText(node, text) {
-  if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
-  else node.data = text;
 }
