@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from app.api.page import content_security_policy, page_routes, static_directory
+from app.api.page import accepts_gzip, content_security_policy, page_routes, static_directory
 
 
 @pytest.fixture
@@ -68,6 +69,67 @@ def test_a_copy_is_used_only_while_it_is_fresh(client: TestClient, path: str) ->
     assert first.headers["cache-control"] == "no-cache"
     assert client.get(path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
     assert client.get(path, headers={"If-None-Match": '"older"'}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js", "/static/styles/base.css"])
+def test_text_travels_compressed_to_those_who_take_it(client: TestClient, path: str) -> None:
+    plain = client.get(path, headers={"Accept-Encoding": "identity"})
+    packed = client.get(path, headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content
+    assert packed.num_bytes_downloaded == int(packed.headers["content-length"]) < len(plain.content)
+    assert packed.headers["content-type"] == plain.headers["content-type"]
+    for reply in (plain, packed):
+        assert reply.headers["vary"] == "Accept-Encoding"
+
+
+def test_each_encoding_has_a_tag_of_its_own(client: TestClient) -> None:
+    tags = {}
+    for encoding in ("identity", "gzip"):
+        tags[encoding] = client.get("/", headers={"Accept-Encoding": encoding}).headers["etag"]
+    assert len(set(tags.values())) == 2
+    for encoding in tags:
+        for known, tag in tags.items():
+            reply = client.get("/", headers={"Accept-Encoding": encoding, "If-None-Match": tag})
+            assert reply.status_code == (304 if encoding == known else 200)
+            assert reply.headers["vary"] == "Accept-Encoding"
+
+
+def test_what_is_compressed_already_travels_as_it_is(client: TestClient) -> None:
+    reply = client.get("/static/vendor/temml/Temml.woff2", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in reply.headers
+    assert "vary" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        ("gzip", True),
+        ("br, gzip;q=0.5", True),
+        ("deflate, *", True),
+        ("", False),
+        ("br", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0, *", False),
+        ("identity, *;q=0", False),
+    ],
+)
+def test_only_who_accepts_gzip_gets_it(header: str, accepted: bool) -> None:
+    assert accepts_gzip(header) is accepted
+
+
+def test_a_file_changed_after_the_start_is_sent_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index.html").write_text("before")
+    monkeypatch.setattr("app.api.page.static_directory", lambda: tmp_path)
+    client = TestClient(Starlette(routes=page_routes()))
+    assert client.get("/").text == "before"
+    changed = (tmp_path / "index.html").stat().st_mtime_ns + 1_000_000_000
+    (tmp_path / "index.html").write_text("after")
+    os.utime(tmp_path / "index.html", ns=(changed, changed))
+    assert client.get("/").text == "after"
 
 
 @pytest.mark.parametrize(
