@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}. Clients try their keys here, so one that is wrong is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from app.api.http import error_response, json_response
-from app.protocol.errors import ApiError
+from app.api.http import connection_of, json_response, told
 from app.protocol.sampling_fields import sampling_fields
 from app.service import Service
 
@@ -30,17 +29,16 @@ def model_routes(service: Service) -> list[BaseRoute]:
         }
 
     async def list_models(request: Request) -> Response:
+        service.callers.of_headers(request.headers, connection_of(request.scope))
         return json_response({"object": "list", "data": [described()]})
 
     async def get_model(request: Request) -> Response:
-        try:
-            service.check_model(request.path_params["model"])
-        except ApiError as error:
-            return error_response(error)
+        service.callers.of_headers(request.headers, connection_of(request.scope))
+        service.check_model(request.path_params["model"])
         return json_response(described())
 
     return [
-        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models", told(list_models), methods=["GET"]),
         # A name may hold slashes, as hub ids do.
-        Route("/v1/models/{model:path}", get_model, methods=["GET"]),
+        Route("/v1/models/{model:path}", told(get_model), methods=["GET"]),
     ]

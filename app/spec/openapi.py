@@ -143,9 +143,11 @@ def _paths() -> dict[str, Any]:
     return {
         **_completions(),
         **_responses(),
-        "/v1/models": {"get": _operation("listModels", "The served model", _json(ref("ModelList")))},
+        "/v1/models": {
+            "get": _operation("listModels", "The served model", _json(ref("ModelList")), errors=(401,))
+        },
         "/v1/models/{model}": {
-            "get": _operation("getModel", "The served model", _json(ref("Model")), errors=(404,)),
+            "get": _operation("getModel", "The served model", _json(ref("Model")), errors=(401, 404)),
             "parameters": [_in_path("model", "its name, which may hold slashes")],
         },
         "/livez": {"get": _operation("isAlive", "Whether the process runs", _json(ref("Health")))},

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.protocol.sampling_fields import SAMPLING_FIELDS
-from tests.app.harness import running
+from tests.app.harness import MODEL, running
 
 BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 RANGED = tuple(name for name in SAMPLING_FIELDS if name != "stop")
@@ -70,3 +70,12 @@ async def test_the_defaults_are_what_a_request_gets_that_says_nothing(sent: dict
         assert (sampling["max_output_tokens"]["default"], got.max_tokens) == (None, None)
         assert (sampling["stop"]["default"], got.stop) == ([], ())
         assert sampling["seed"]["default"] is None
+
+
+async def test_a_key_can_be_tried() -> None:
+    async with running(api_keys=("right",)) as server, server.http() as http:
+        for path in ("/v1/models", f"/v1/models/{MODEL}"):
+            for headers in ({}, {"authorization": "Bearer wrong"}):
+                reply = await http.get(path, headers=headers)
+                assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert (await http.get(path, headers={"authorization": "Bearer right"})).status_code == 200
