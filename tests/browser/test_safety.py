@@ -33,9 +33,50 @@ PAYLOADS = [
     "<div id='transcript' class='question'>clobber</div><a name=chat>",
 ]
 
-FORBIDDEN = (
-    "script, style, iframe, object, embed, form, input, img, svg:not(.icon), math, base, meta, link, [style]"
-)
+# What a formula is written in can ask for addresses, styles and classes as well, and for more than fits.
+FORMULAS = [
+    r"$\href{javascript:window.pwned=1}{x}$ and $\href{https://evil.example/?q=1}{x}$",
+    r"$\url{javascript:window.pwned=1}$ and \(\url{https://evil.example/}\)",
+    r"$\includegraphics[height=1em]{https://evil.example/x.png}$",
+    r"$\htmlStyle{position:fixed;background:url(https://evil.example/)}{x}$ and $\style{color:red}{x}$",
+    r"$\class{question}{x}$ and $\id{transcript}{x}$, $\cssId{transcript}{x}$, $\data{onclick=pwned=1}{x}$",
+    r"$\text{<img src=x onerror=window.pwned=1>}$ and $<img src=x onerror=window.pwned=1>$",
+    r"$\color{url(https://evil.example/)}x$ and $\colorbox{red;background:url(//evil.example)}{x}$",
+    r"$\label{transcript} x \ref{transcript}$ and $\tag{<b onclick=pwned=1>} x$",
+    r"$\rule{99999em}{99999em}$ and $\kern{-99999em} x$ and $\raisebox{99999em}{x}$ and $\pmb{x}$",
+    r"$\def\a{\a\a}\a$ and $\newcommand{\b}{\b}\b$ and $\let\c\d$",
+    "$$\n\\href{javascript:window.pwned=1}{\\frac{1}{2}}\n$$",
+    "\\[\n<script>window.pwned = 1</script>\n\\]",
+]
+
+LISTINGS = [
+    "```js\nconst a = '<img src=x onerror=\"window.pwned = 1\">'; // <script>window.pwned = 1</script>\n```",
+    "```xml\n<script>window.pwned = 1</script><style>*{display:none}</style><img src=x onerror=pwned=1>\n```",
+    "```md\n[x](javascript:window.pwned=1) ![y](https://evil.example/y.png) <img src=x>\n```",
+    "```html onload=window.pwned=1 <script>\n<svg onload='window.pwned = 1'>\n```",
+    "1. item\n   ```php\n   <?php echo '<img src=x onerror=pwned=1>'; ?><script>pwned = 1</script>\n   ```",
+    "```constructor\n__proto__\n```\n```__proto__\nx\n```",
+]
+
+# Says what in an element could run, load, move or pretend; an empty list: nothing.
+DANGERS = r"""() => {
+    const forbidden = "script, style, iframe, object, embed, form, input, img, base, meta, link, maction,"
+        + "annotation, svg:not(.icon), math:not(.formula > *), [style]:not(.formula *)";
+    const named = /^on|^(?:id|name|src|srcdoc|action|formaction|xlink:href)$/;
+    const safe = /^(?:https?:\/\/|mailto:|#icon-)/;
+    window.dangers = (root) => {
+        const found = [...root.querySelectorAll(forbidden)].map((element) => element.outerHTML);
+        for (const element of root.querySelectorAll("*")) {
+            for (const { name, value } of element.attributes) {
+                const leads = name === "href" && (!safe.test(value) || element.closest("math"));
+                const moves = name === "style" && /url|fixed|sticky/.test(value);
+                if (named.test(name) || leads || moves) found.push(`${name}=${value}`);
+            }
+        }
+        if (window.pwned) found.push("it ran");
+        return found;
+    };
+}"""
 
 
 async def answer_to(page: Page, fake: FakeServer, *pieces: str) -> Locator:
@@ -50,19 +91,75 @@ async def answer_to(page: Page, fake: FakeServer, *pieces: str) -> Locator:
 async def test_hostile_text_arriving_character_by_character_does_nothing(
     page: Page, fake: FakeServer
 ) -> None:
-    for payload in PAYLOADS:
+    await page.evaluate(DANGERS)
+    for payload in PAYLOADS + FORMULAS + LISTINGS:
         prose = await answer_to(page, fake, *payload, "\n\nThe end.")
         await expect(prose).to_contain_text("The end.")
-        assert await prose.locator(FORBIDDEN).count() == 0, payload
-        names = await prose.evaluate(
-            "(root) => [...root.querySelectorAll('*')].flatMap((e) => e.getAttributeNames())"
+        assert await prose.evaluate("(root) => dangers(root)") == [], payload
+
+
+async def test_hostile_text_cut_anywhere_does_nothing(page: Page) -> None:
+    """In two pieces, cut between any two characters: what is shown in between, and at the end."""
+    await page.evaluate(DANGERS)
+    for payload in PAYLOADS + FORMULAS + LISTINGS:
+        found = await page.evaluate(
+            """async (text) => {
+                const { MarkdownView } = await import("/static/render/markdown.js");
+                const frame = () => new Promise(requestAnimationFrame);
+                const box = document.createElement("div");
+                document.querySelector("#transcript").append(box);
+                const views = Array.from(text, (_, i) => {
+                    const root = document.createElement("div");
+                    box.append(root);
+                    const view = new MarkdownView(root);
+                    view.grow(text.slice(0, i));
+                    return view;
+                });
+                await frame(); await frame();
+                const halfway = dangers(box);
+                await Promise.all(views.map((view) => view.finish(text)));
+                await frame(); await frame();
+                const whole = dangers(box);
+                const looks = new Set(Array.from(box.children, (root) => root.textContent));
+                box.remove();
+                return [halfway, whole, looks.size];
+            }""",
+            payload,
         )
-        assert [name for name in names if name.startswith("on") or name in ("id", "name")] == [], payload
-        targets = await prose.evaluate(
-            "(root) => Array.from(root.querySelectorAll('[href]'), (e) => e.getAttribute('href'))"
-        )
-        assert all(re.match("https?://|mailto:|#icon-", target) for target in targets), payload
-        assert await page.evaluate("window.pwned") is None, payload
+        assert found == [[], [], 1], payload
+
+
+async def test_formulas_that_would_not_end_or_not_fit_are_shown_as_their_source(page: Page) -> None:
+    bombs = [
+        "{" * 3000 + "x" + "}" * 3000,
+        r"\sqrt{" * 600 + "x" + "}" * 600,
+        r"\frac{1}{" * 400 + "x" + "}" * 400,
+        r"\left(" * 500 + "x" + r"\right)" * 500,
+        r"\def\a{xxxxxxxxxxxxxxxx}" + r"\a" * 900,
+        r"\begin{matrix}" + "a&" * 1900 + r"\end{matrix}",
+        "x" * 5000,
+        "^{_" * 1000,
+    ]
+    shown = await page.evaluate(
+        """async (bombs) => {
+            const { MarkdownView } = await import("/static/render/markdown.js");
+            const root = document.createElement("div");
+            document.querySelector("#transcript").append(root);
+            const view = new MarkdownView(root);
+            await view.finish(["$$z^2$$", ...bombs.map((tex) => `$$${tex}$$`)].join("\\n\\n"));
+            while (!root.querySelector(".formula")) await new Promise(requestAnimationFrame);
+            await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame);
+            const depth = (element) => 1 + Math.max(0, ...Array.from(element.children, depth));
+            const formulas = [...root.querySelectorAll(".formula")];
+            return [
+                root.querySelectorAll("code.math").length,
+                Math.max(...formulas.map((each) => each.querySelectorAll("*").length)) <= 4000,
+                Math.max(...formulas.map(depth)) <= 70,
+            ];
+        }""",
+        bombs,
+    )
+    assert shown == [len(bombs) - 1, True, True]
 
 
 async def test_the_sanitiser_holds_without_the_markdown_step(page: Page, watch: Watch) -> None:
@@ -71,7 +168,7 @@ async def test_the_sanitiser_holds_without_the_markdown_step(page: Page, watch: 
     watch.allow("Content Security Policy|policy violation")
     kept = await page.evaluate(
         """async (payloads) => {
-            const { sanitise } = await import("/static/render/markdown.js");
+            const { sanitise } = await import("/static/render/sanitise.js");
             return payloads.map((html) => {
                 const box = document.createElement("div");
                 box.append(sanitise(html));
@@ -160,6 +257,12 @@ def f():
 - [x] done
 - [ ] open
 
+The sum $\\sum_i x_i$ of
+
+$$
+a_1 + a_2
+$$
+
 Setext
 ---
 
@@ -177,12 +280,15 @@ async def test_growing_text_ends_as_the_same_page_as_the_text_at_once(page: Page
             const frame = () => new Promise(requestAnimationFrame);
             const grow = document.createElement("div"), whole = document.createElement("div");
             const view = new MarkdownView(grow);
+            const coloured = (root) => root.querySelector(".hl") && root.querySelector(".formula");
+            document.querySelector("#transcript").append(grow, whole);
             for (let end = 1; end <= text.length; end += 1) {
                 view.grow(text.slice(0, end));
                 if (end % 3 === 0) await frame();
             }
-            view.finish(text);
-            new MarkdownView(whole).finish(text);
+            await view.finish(text);
+            await new MarkdownView(whole).finish(text);
+            while (!coloured(grow) || !coloured(whole)) await frame();
             return [grow.innerHTML, whole.innerHTML];
         }""",
         MARKDOWN,
@@ -214,7 +320,7 @@ async def test_finished_blocks_keep_their_elements(page: Page) -> None:
             const text = root.querySelector("code").firstChild;
             view.grow("First.\\n\\n```\\ncode 1\\ncode 2\\n"); await frame(); await frame();
             const same = [first === root.firstElementChild, root.contains(text), text.data];
-            view.finish("First.\\n\\n```\\ncode 1\\ncode 2\\n```\\n\\nLast.");
+            await view.finish("First.\\n\\n```\\ncode 1\\ncode 2\\n```\\n\\nLast.");
             return [...same, first === root.firstElementChild, root.children.length];
         }"""
     )
@@ -245,7 +351,7 @@ async def test_a_list_with_blank_lines_is_one_list_while_it_grows(page: Page) ->
 async def test_half_written_marks_do_not_flicker(page: Page) -> None:
     mended = await page.evaluate(
         """async (sources) => {
-            const { mend } = await import("/static/render/markdown.js");
+            const { mend } = await import("/static/render/mend.js");
             return sources.map(mend);
         }""",
         [
