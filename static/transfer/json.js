@@ -6,6 +6,8 @@
  * elements of a list, those under "conversations", a lone object, or, in JSON Lines, each line.
  */
 
+// Each may look at all of the text that is left.
+const MOST_MENDS = 100;
 const SPACE = /[\s\ufeff]*/y;
 const NEXT = /["[\]{}]/g;
 const SCALAR = /[^\s,\]}]+/y;
@@ -16,9 +18,11 @@ const SCALAR = /[^\s,\]}]+/y;
  */
 export function* entriesIn(text) {
   const reader = new Reader(text);
+  let mends = 0;
   while (reader.next === "[" || reader.next === "{") {
     if (reader.next === "[") yield* elements(reader);
     else yield* members(reader);
+    if (reader.isCut && mends++ < MOST_MENDS) reader.mend();
   }
   if (reader.next !== "") yield { broken: true, at: text.length };
 }
@@ -56,6 +60,8 @@ function parsed(source) {
 
 class Reader {
   at = 0;
+  /** Where the value began that is broken off; null: none is. */
+  #cut = null;
   #text;
 
   constructor(text) {
@@ -66,6 +72,17 @@ class Reader {
   /** The sign that comes next; "": none. */
   get next() {
     return this.#text.charAt(this.at);
+  }
+
+  get isCut() {
+    return this.#cut !== null;
+  }
+
+  /** Goes on behind a value that is broken off, with the next line that begins as an object does. */
+  mend() {
+    const next = this.#text.indexOf("\n{", this.#cut);
+    this.at = next < 0 ? this.#text.length : next + 1;
+    this.#cut = null;
   }
 
   since(from) {
@@ -103,7 +120,10 @@ class Reader {
     const end = this.#end();
     this.at = end ?? this.#text.length;
     const source = end === null || end === from ? null : this.since(from);
-    if (source === null) this.at = this.#text.length;
+    if (source === null) {
+      this.at = this.#text.length;
+      this.#cut = from;
+    }
     this.#skip(SPACE);
     if (this.next === ":") this.#sign(":");
     return source;

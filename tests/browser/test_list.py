@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from itertools import pairwise
 
 import pytest
 from playwright.async_api import Locator, Page, expect
@@ -144,7 +144,7 @@ async def test_hundreds_of_chats_come_in_pieces_and_a_change_touches_one(page: P
     await keep(page, *(conversation(f"Chat {n}", age=n) for n in range(300)))
     await expect(titles(page)).to_have_count(300)
     counts: list[int] = await page.evaluate("counts")
-    steps = [after - before for before, after in zip(counts, counts[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(counts)]
     assert max(steps) <= 60
 
     await page.evaluate(
