@@ -10,8 +10,8 @@ BEGIN_CHAT = """async () => {
   const names = ["model/chat", "model/store", "model/tabs", "tickwire"];
   const modules = await Promise.all(names.map((name) => import(`/static/${name}.js`)));
   const { Chat, openStore, Tabs, Tickwire } = Object.assign({}, ...modules);
-  const store = await openStore();
-  window.chat = new Chat(store, new Tickwire(`ws://${location.host}/v1/responses`), new Tabs());
+  window.wire = new Tickwire(`ws://${location.host}/v1/responses`);
+  window.chat = new Chat(await openStore(), wire, new Tabs());
   window.trouble = [];
   chat.addEventListener("trouble", ({ detail }) => trouble.push(String(detail.error)));
   await chat.load();
@@ -55,7 +55,7 @@ def last_answer(page: Page) -> Locator:
 
 
 class Tab:
-    """A tab with conversations and no views: `chat` in the page is what the views would show."""
+    """A tab with conversations and no views: in it, `chat` is what views would show, `wire` its socket."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
