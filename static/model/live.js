@@ -7,7 +7,7 @@
  *     stats     the server has said more; null: it cannot be asked now      detail: {message, stats}
  */
 
-import { isRunning } from "./chat.js";
+import { isRunning } from "./message.js";
 
 /** The next question waits this long after the last reply: what waits or is read changes at every tick, */
 const WAITING_MS = 300;

@@ -4,7 +4,7 @@
  * Knows how an answer looks. What its buttons do is told to it: `actions` has {step, again, goOn, remove, begin}.
  */
 
-import { isRunning } from "../model/chat.js";
+import { isRunning } from "../model/message.js";
 import { MarkdownView } from "../render/markdown.js";
 import { text as say } from "../texts.js";
 import { Status } from "../tickwire.js";

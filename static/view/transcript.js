@@ -5,7 +5,7 @@
  * how a question or an answer looks.
  */
 
-import { isRunning } from "../model/chat.js";
+import { isRunning } from "../model/message.js";
 import { text as say } from "../texts.js";
 import { announce } from "./announce.js";
 import { AnswerElement } from "./answer.js";

@@ -1,0 +1,82 @@
+"""Questions asked anew, answers given again and gone on with, by the real server and model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.browser.person import ask, last_answer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+IN_TIME = 60_000
+"""Milliseconds that a short answer may take on a busy machine."""
+
+
+async def ended(page: Page) -> None:
+    await expect(last_answer(page).get_by_role("button", name="Delete answer")).to_be_visible(timeout=IN_TIME)
+
+
+async def copied(page: Page, answer: Locator) -> str:
+    await answer.get_by_role("button", name="Copy answer").click()
+    text: str = await page.evaluate("navigator.clipboard.readText()")
+    return text
+
+
+async def test_ask_anew_go_back_and_forth_and_answer_again(page: Page) -> None:
+    prose = last_answer(page).locator(".prose")
+    await ask(page, "What is the capital of France? Answer in one short sentence.")
+    await ended(page)
+    figures = last_answer(page).locator(".figures")
+    await expect(figures).to_contain_text(
+        re.compile(r"\d+ tokens.*tokens/s.*first token \d.*\d+ prompt tokens")
+    )
+    await expect(page.locator("#context")).to_contain_text(re.compile(r"\d+ of [\d,]+ tokens"))
+    france = await prose.inner_text()
+
+    await page.get_by_role("button", name="Edit question").click()
+    await page.get_by_role("textbox", name="Question to ask instead").fill(
+        "What is the capital of Italy? Answer in one short sentence."
+    )
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("group", name="Question 2 of 2")).to_be_visible()
+    await ended(page)
+    italy = await prose.inner_text()
+    await page.get_by_role("button", name="Previous question").click()
+    await expect(prose).to_have_text(france, use_inner_text=True)
+    await page.get_by_role("button", name="Next question").click()
+    await expect(prose).to_have_text(italy, use_inner_text=True)
+
+    await page.get_by_role("button", name="Answer again").click()
+    await expect(page.get_by_role("group", name="Answer 2 of 2")).to_be_visible()
+    await ended(page)
+    await page.get_by_role("button", name="Previous answer").click()
+    await expect(prose).to_have_text(italy, use_inner_text=True)
+
+
+async def test_stop_go_on_and_ask_more(page: Page) -> None:
+    answer = last_answer(page)
+    await ask(page, "Tell me a very long story about a lighthouse keeper.")
+    await expect(answer.locator(".figures")).to_contain_text(
+        re.compile(r"\d+ tokens.*tokens/s"), timeout=IN_TIME
+    )
+    await page.keyboard.press("Escape")
+    await expect(answer.locator(".ending")).to_have_text("Stopped")
+    before = await copied(page, answer)
+
+    await answer.get_by_role("button", name="Continue").click()
+    await expect(answer.locator(".figures")).to_contain_text("tokens/s", timeout=IN_TIME)
+    await page.keyboard.press("Escape")
+    await expect(answer.locator(".ending")).to_have_text("Stopped")
+    await expect(answer.locator(".figures")).to_contain_text("continued")
+    after = await copied(page, answer)
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    assert after.count(before) == 1
+
+    await ask(page, "Say goodbye in one word.")
+    await expect(page.get_by_role("article", name="Answer")).to_have_count(2)
+    await ended(page)
+    await expect(answer.locator(".figures")).to_contain_text(re.compile(r"\d+ prompt tokens, \d+ cached"))
