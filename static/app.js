@@ -4,18 +4,24 @@
  */
 
 import { EngineView } from "./engine/view.js";
+import { Access } from "./model/access.js";
 import { Chat } from "./model/chat.js";
+import { Drafts } from "./model/drafts.js";
 import { Live } from "./model/live.js";
+import { Models } from "./model/models.js";
 import { Preferences } from "./model/preferences.js";
+import { Server } from "./model/server.js";
 import { openStore } from "./model/store.js";
 import { Tabs } from "./model/tabs.js";
+import { WarmUp } from "./model/warm_up.js";
 import { language, say, text } from "./texts.js";
-import { Connection, Tickwire } from "./tickwire.js";
+import { Tickwire } from "./tickwire.js";
 import { address } from "./view/address.js";
 import { announce, Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
 import { ContextMeter } from "./view/context.js";
 import { endingOf } from "./view/figures.js";
+import { figure } from "./view/format.js";
 import { Follower } from "./view/follow.js";
 import { HelpDialog } from "./view/help.js";
 import { Keys } from "./view/keys.js";
@@ -23,6 +29,7 @@ import { LinkView } from "./view/link.js";
 import { Menu } from "./view/menu.js";
 import { RemovalDialog } from "./view/removal.js";
 import { point, SearchDialog } from "./view/search.js";
+import { Settings } from "./view/settings.js";
 import { bindShortcuts } from "./view/shortcuts.js";
 import { Sidebar } from "./view/sidebar.js";
 import { Transcript } from "./view/transcript.js";
@@ -37,20 +44,30 @@ say(document);
 
 const url = new URL("/v1/responses", location.href);
 url.protocol = url.protocol.replace("http", "ws");
-const wire = new Tickwire(url.href);
+const preferences = new Preferences();
+const wire = new Tickwire(url.href, { token: preferences.apiKey });
+const server = new Server(preferences);
+const models = new Models(server);
 const store = await openStore();
 const chat = new Chat(store, wire, new Tabs());
-const preferences = new Preferences();
+const drafts = new Drafts();
+const warmUp = new WarmUp(wire, chat, preferences);
 
 let current = null;
-/** How many tokens the model's context holds, once the server has told. */
-let contextLimit = null;
 
 const keys = new Keys();
 const announcer = new Announcer();
 const help = new HelpDialog($("#dialogs"), keys);
 const link = new LinkView($("#link"), $("#strip"), () => wire.connect());
-const composer = new Composer($("#composer"), { onsend: ask, onstop: () => chat.stop(current) });
+const composer = new Composer($("#composer"), {
+  onsend: (question) => {
+    write("");
+    ask(question);
+  },
+  onstop: () => chat.stop(current),
+  onchange: write,
+  onback: () => transcript.editLast(),
+});
 const removal = new RemovalDialog($("#dialogs"));
 const menu = new Menu($("#dialogs"));
 const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat);
@@ -68,21 +85,30 @@ const transcript = new Transcript($("#transcript"), chat, {
   follower,
   removal,
   meter: new ContextMeter($("#context")),
-  limit: () => contextLimit,
+  limit: () => models.find(settings.setup.model)?.max_model_len ?? null,
   focus: () => composer.focus(),
   begin: () => show(null),
 });
 const search = new SearchDialog($("#dialogs"), $("#open-search"), chat, showAt);
+const settings = new Settings({ chat, preferences, models }, $("#dialogs"), $("#settings-open"), {
+  exportAll: () => transfer.exportAll("json"),
+  removeAll,
+});
 showWelcome($("#welcome"), ask);
 const engine = new EngineView($("#engine-view"), {
   wire,
-  headers: () => (preferences.apiKey ? { authorization: `Bearer ${preferences.apiKey}` } : {}),
+  headers: () => server.headers,
   responseIds: () => chat.list.map(({ id }) => chat.running(id)?.responseId).filter(Boolean),
   onback: () => show(current),
 });
 
+function write(draft) {
+  drafts.set(current, draft);
+  warmUp.draft(current, draft, settings.setup);
+}
+
 function ask(question) {
-  const id = chat.ask(current, question, preferences.setup);
+  const id = chat.ask(current, question, settings.setup);
   if (id !== current) void show(id);
   follower.jump();
 }
@@ -92,6 +118,9 @@ async function show(id) {
   current = id;
   engine.close();
   live.watch(id);
+  settings.follow(id);
+  warmUp.stop();
+  composer.text = drafts.get(id);
   address.nameConversation(id);
   sidebar.close();
   const path = id ? await chat.open(id) : [];
@@ -170,18 +199,20 @@ function notify(words) {
   notice.hidden = false;
 }
 
-async function askForModel() {
-  try {
-    const reply = await fetch("/v1/models");
-    const [model] = (await reply.json()).data;
-    link.model = model.id;
-    contextLimit = model.max_model_len;
-    transcript.refresh();
-  } catch {
-    // The name is a nicety; the socket says by itself when the server is not there.
-  }
+async function removeAll() {
+  const count = chat.list.length;
+  const question = {
+    title: text("settings.removal"),
+    what: text("settings.removalWhat", count, figure(count)),
+    words: text("removal.what"),
+  };
+  if (await removal.ask(question)) await chat.removeAll();
 }
 
+models.addEventListener("change", () => {
+  link.model = models.find(settings.setup.model)?.id ?? "";
+  transcript.refresh();
+});
 chat.addEventListener("list", () => {
   if (current && !chat.has(current)) void show(null);
   else showList();
@@ -201,13 +232,9 @@ chat.addEventListener("settled", ({ detail: { message } }) => {
 });
 chat.addEventListener("trouble", ({ detail }) => notify(text("page.notKept", detail.error.message)));
 
-wire.addEventListener("connection", ({ detail }) => {
-  link.show(detail);
-  if (detail.state === Connection.OPEN) void askForModel();
-});
+wire.addEventListener("connection", ({ detail }) => link.show(detail));
 wire.addEventListener("notice", ({ detail }) => notify(detail.message));
 link.show(wire.connection);
-if (wire.connection.state === Connection.OPEN) void askForModel();
 
 $("#new-chat").addEventListener("click", () => show(null));
 $("#new-chat-top").addEventListener("click", () => show(null));
@@ -217,7 +244,7 @@ $("#notice button").addEventListener("click", () => {
   $("#notice").hidden = true;
 });
 bindShortcuts(keys, {
-  chat, engine, follower, help, search, sidebar, transcript, show, showEngine, remove,
+  chat, engine, follower, help, search, settings, sidebar, transcript, show, showEngine, remove,
   get current() {
     return current;
   },
@@ -226,8 +253,10 @@ addEventListener("popstate", go);
 addEventListener("pagehide", () => chat.saveRunning());
 
 await chat.load();
+drafts.keepOnly((id) => chat.has(id));
 const isEngineAsked = address.isEngine;
 await show(known(address.conversation) ?? known(address.lastConversation));
 if (isEngineAsked) showEngine();
 document.body.dataset.ready = "yes";
+new Access(wire, models, preferences).addEventListener("wanted", () => settings.askForKey());
 if (!store.lasting) notify(text("page.keepsNothing"));

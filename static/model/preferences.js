@@ -1,7 +1,10 @@
 /**
  * What somebody has chosen for this browser, kept in localStorage, where all tabs see it.
  *
- *     setup   how the next new conversation is to be answered; see setup.js
+ *     setup     how the next new conversation is to be answered; see setup.js
+ *     presets   setups under names of one's own: [{id, name, setup}]
+ *     warmUp    whether the server may compute what is being typed
+ *     apiKey    "" where none was given
  *
  * Fires `change` when one of them changed, here or in another tab.
  */
@@ -9,7 +12,7 @@
 import { FIRST_SETUP } from "./setup.js";
 
 const KEY = "tickwire.preferences";
-const FIRST = Object.freeze({ setup: FIRST_SETUP });
+const FIRST = Object.freeze({ setup: FIRST_SETUP, presets: [], warmUp: true, apiKey: "" });
 
 export class Preferences extends EventTarget {
   #values = { ...FIRST, ...read() };
@@ -29,6 +32,30 @@ export class Preferences extends EventTarget {
 
   set setup(setup) {
     this.#set({ setup });
+  }
+
+  get presets() {
+    return this.#values.presets;
+  }
+
+  set presets(presets) {
+    this.#set({ presets });
+  }
+
+  get warmUp() {
+    return this.#values.warmUp;
+  }
+
+  set warmUp(warmUp) {
+    this.#set({ warmUp });
+  }
+
+  get apiKey() {
+    return this.#values.apiKey;
+  }
+
+  set apiKey(apiKey) {
+    this.#set({ apiKey });
   }
 
   #set(values) {

@@ -1,11 +1,11 @@
 /**
  * The box one writes in, and its button that sends or stops.
- * Knows keys, IMEs and touch keyboards. It does not know conversations: it calls `onsend(text)` and `onstop()`.
+ * Knows keys, IMEs and touch keyboards. It does not know conversations: it calls `onsend(text)`, `onstop()`,
+ * `onchange(text)` for what somebody is writing, and `onback()` when it is empty and somebody wants the last question.
  */
 
 import { text } from "../texts.js";
-
-const touch = matchMedia("(pointer: coarse)");
+import { fit, isSend, touch } from "./textbox.js";
 
 export class Composer {
   #form;
@@ -25,7 +25,21 @@ export class Composer {
       else this.#send();
     });
     this.#field.addEventListener("keydown", (event) => this.#key(event));
-    this.#field.addEventListener("input", () => this.#changed());
+    this.#field.addEventListener("input", () => {
+      this.#changed();
+      handlers.onchange(this.#field.value);
+    });
+    this.#changed();
+  }
+
+  get text() {
+    return this.#field.value;
+  }
+
+  /** Puts a draft into the box. */
+  set text(text) {
+    if (text === this.#field.value) return;
+    this.#field.value = text;
     this.#changed();
   }
 
@@ -47,23 +61,20 @@ export class Composer {
   #send() {
     const question = this.#field.value.trim();
     if (!question) return;
-    this.#field.value = "";
-    this.#changed();
+    this.text = "";
     this.#handlers.onsend(question);
   }
 
   #key(event) {
-    // Enter that ends an IME composition chooses a word; Safari reports it as key code 229 only.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
-    if (touch.matches && !event.ctrlKey && !event.metaKey) return;
+    const isUp = event.key === "ArrowUp" && !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey;
+    if (isUp && !this.#field.value && !event.isComposing && this.#handlers.onback()) event.preventDefault();
+    if (!isSend(event)) return;
     event.preventDefault();
     if (!this.#busy) this.#send();
   }
 
   #changed() {
     this.#button.disabled = !this.#busy && this.#field.value.trim() === "";
-    if (CSS.supports("field-sizing", "content")) return;
-    this.#field.style.height = "auto";
-    this.#field.style.height = `${this.#field.scrollHeight}px`;
+    fit(this.#field);
   }
 }

@@ -12,7 +12,7 @@ const MESSAGE = "#composer textarea";
 const EMPTY_MESSAGE = `${MESSAGE}:placeholder-shown`;
 
 /**
- * @param page {chat, current, show(id), remove(id), showEngine(), search, sidebar, transcript, follower, engine, help}:
+ * @param page {chat, current, show(id), remove(id), showEngine(), search, settings, sidebar, transcript, follower, engine, help}:
  *   the conversation on screen, null where there is none, and all that is around it
  */
 export function bindShortcuts(keys, page) {
@@ -55,6 +55,7 @@ function bindPage(keys, page) {
   keys.on("/", "keys.message", () => void document.querySelector(MESSAGE).focus());
   keys.on("mod+shift+s", "keys.sidebar", () => void page.sidebar.toggle());
   keys.on("mod+shift+e", "keys.engine", () => (page.engine.isOpen ? void page.show(page.current) : page.showEngine()));
+  keys.on("mod+,", "keys.settings", () => void page.settings.toggle());
   keys.on("?", "keys.help", () => page.help.show());
   keys.on("mod+/", "keys.help", () => page.help.show());
 }
