@@ -18,13 +18,20 @@ const SCALAR = /[^\s,\]}]+/y;
  */
 export function* entriesIn(text) {
   const reader = new Reader(text);
-  let mends = 0;
-  while (reader.next === "[" || reader.next === "{") {
-    if (reader.next === "[") yield* elements(reader);
-    else yield* members(reader);
-    if (reader.isCut && mends++ < MOST_MENDS) reader.mend();
+  for (let mends = 0; ; ) {
+    let isBroken = false;
+    if (reader.isAtStart) {
+      for (const entry of reader.next === "[" ? elements(reader) : members(reader)) {
+        isBroken = entry.broken === true;
+        yield entry;
+      }
+    }
+    if (reader.isAtStart) continue;
+    if (reader.isDone) return;
+    if (!isBroken) yield { broken: true, at: reader.at };
+    if (mends++ === MOST_MENDS) return;
+    reader.mend();
   }
-  if (reader.next !== "") yield { broken: true, at: text.length };
 }
 
 /** Whether a text can hold any. */
@@ -60,8 +67,9 @@ function parsed(source) {
 
 class Reader {
   at = 0;
-  /** Where the value began that is broken off; null: none is. */
-  #cut = null;
+  /** Where the value began that was read last. */
+  #last = 0;
+  #isCut = false;
   #text;
 
   constructor(text) {
@@ -74,15 +82,21 @@ class Reader {
     return this.#text.charAt(this.at);
   }
 
-  get isCut() {
-    return this.#cut !== null;
+  /** Whether a list or an object begins here. */
+  get isAtStart() {
+    return this.next === "[" || this.next === "{";
   }
 
-  /** Goes on behind a value that is broken off, with the next line that begins as an object does. */
+  /** Whether all has been read, and nothing was broken off. */
+  get isDone() {
+    return this.next === "" && !this.#isCut;
+  }
+
+  /** Goes on behind what is broken, with the next line that begins as an object does. */
   mend() {
-    const next = this.#text.indexOf("\n{", this.#cut);
+    const next = this.#text.indexOf("\n{", this.#last);
     this.at = next < 0 ? this.#text.length : next + 1;
-    this.#cut = null;
+    this.#isCut = false;
   }
 
   since(from) {
@@ -108,7 +122,7 @@ class Reader {
   *members() {
     this.#sign("{");
     while (this.next === '"') {
-      yield JSON.parse(this.value() ?? '""');
+      yield parsed(this.value() ?? "").value;
       if (!this.#goesOn("}")) return;
     }
     this.#sign("}");
@@ -117,12 +131,13 @@ class Reader {
   /** A value's source; null: it is broken off, and nothing is left. */
   value() {
     const from = this.at;
+    this.#last = from;
     const end = this.#end();
     this.at = end ?? this.#text.length;
     const source = end === null || end === from ? null : this.since(from);
     if (source === null) {
       this.at = this.#text.length;
-      this.#cut = from;
+      this.#isCut = true;
     }
     this.#skip(SPACE);
     if (this.next === ":") this.#sign(":");
