@@ -49,7 +49,7 @@ async def serving(context: BrowserContext, **settings: Any) -> AsyncIterator[tup
 async def whole_text(page: Page) -> str:
     """Of the last answer, which has ended with all its tokens."""
     figures = last_answer(page).locator(".figures")
-    await expect(figures).to_contain_text("Cut at the token limit")
+    await expect(figures).to_contain_text("Cut because the context is full")
     tokens = re.search(r"(\d+) tokens", await figures.inner_text())
     assert tokens is not None
     await last_answer(page).get_by_role("button", name="Copy answer").click()
