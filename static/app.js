@@ -69,7 +69,7 @@ const composer = new Composer($("#composer"), {
   onback: () => transcript.editLast(),
 });
 const removal = new RemovalDialog($("#dialogs"));
-const menu = new Menu($("#dialogs"));
+const menu = new Menu();
 const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat);
 const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu, {
   onopen: show,

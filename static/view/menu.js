@@ -11,9 +11,7 @@ export class Menu {
   #element = h("div", { class: "menu", role: "menu", id: "menu-of-button", popover: "manual" });
   #opener = null;
 
-  /** @param root where it lies while it is closed */
-  constructor(root) {
-    root.append(this.#element);
+  constructor() {
     this.#element.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("pointerdown", ({ target }) => {
       if (!this.#element.contains(target) && !this.#opener?.contains(target)) this.close();
@@ -40,6 +38,8 @@ export class Menu {
     button.setAttribute("aria-controls", this.#element.id);
     this.#element.setAttribute("aria-label", button.getAttribute("aria-label"));
     this.#element.replaceChildren(...entries.map((entry) => this.#entry(entry)));
+    // Wherever it lies, it is shown on top of all; here it belongs to a landmark, and comes after its button.
+    button.closest("aside, main").append(this.#element);
     this.#element.showPopover();
     this.#place();
     this.#element.firstElementChild.focus();
