@@ -147,8 +147,27 @@ export class BlockMap {
   // -- drawing ----------------------------------------------------------------------------------------------
 
   #draw(pen) {
-    for (let block = 0; block < this.#kinds.length; block += 1) this.#drawCell(pen, block);
+    this.#drawGrid(pen);
+    for (let block = 0; block < this.#kinds.length; block += 1) {
+      if (this.#kinds[block] !== ".") this.#drawCell(pen, block);
+    }
     if (this.#at !== null) this.#drawCursor(pen);
+  }
+
+  /** Lines between cells, over one field: of thousands of free cells none needs to be drawn. */
+  #drawGrid(pen) {
+    const { inks, isRtl, size: stage } = this.#stage;
+    const { size, across } = this.#cells;
+    const gap = gapOf(size);
+    const [width, rows] = [across * size, Math.floor(this.#kinds.length / across)];
+    const rest = (this.#kinds.length % across) * size;
+    const start = isRtl ? stage.width - width : 0;
+    pen.fillStyle = inks.sunken;
+    pen.fillRect(start, 0, width, rows * size);
+    pen.fillRect(isRtl ? stage.width - rest : 0, rows * size, rest, size);
+    pen.fillStyle = inks.raised;
+    for (let column = 1; column <= across; column += 1) pen.fillRect(start + column * size - gap, 0, gap, stage.height);
+    for (let row = 1; row <= rows + 1; row += 1) pen.fillRect(start, row * size - gap, width, gap);
   }
 
   #placeOf(block) {
@@ -159,21 +178,16 @@ export class BlockMap {
   }
 
   #drawCell(pen, block) {
-    const { inks } = this.#stage;
     const [x, y] = this.#placeOf(block);
-    const side = this.#cells.size - (this.#cells.size > 8 ? 2 : 1);
+    const side = this.#cells.size - gapOf(this.#cells.size);
     const holders = this.#holders.get(block);
     if (holders) {
       pen.globalAlpha = this.#picked && !holders.includes(this.#picked) ? 0.28 : 1;
       this.#drawHeld(pen, block, holders, x, y, side);
       pen.globalAlpha = 1;
-      return;
-    }
-    pen.fillStyle = inks.sunken;
-    pen.fillRect(x, y, side, side);
-    if (this.#kinds[block] === "c") {
+    } else {
       const dot = Math.max(2, Math.round(side / 3));
-      pen.fillStyle = inks.soft;
+      pen.fillStyle = this.#stage.inks.soft;
       pen.fillRect(x + (side - dot) / 2, y + (side - dot) / 2, dot, dot);
     }
   }
@@ -182,11 +196,12 @@ export class BlockMap {
   #drawHeld(pen, block, holders, x, y, side) {
     const { inks } = this.#stage;
     const [one, other] = holders.map((id) => this.#owners.signOf(id));
-    const colour = inkOf(one?.hue ?? 0, inks.isDark);
     const height = Math.round((side * this.#filled.get(block)) / this.#blockSize);
-    pen.fillStyle = inks.line;
-    pen.fillRect(x, y, side, side);
-    pen.fillStyle = colour;
+    if (height < side) {
+      pen.fillStyle = inks.line;
+      pen.fillRect(x, y, side, side);
+    }
+    pen.fillStyle = inkOf(one?.hue ?? 0, inks.isDark);
     pen.fillRect(x, y + side - height, side, height);
     if (other) {
       pen.fillStyle = inkOf(other.hue, inks.isDark);
@@ -213,6 +228,11 @@ export class BlockMap {
     pen.lineWidth = 2;
     pen.strokeRect(x - 1, y - 1, this.#cells.size, this.#cells.size);
   }
+}
+
+/** Between two cells of this size. */
+function gapOf(size) {
+  return size > 8 ? 2 : 1;
 }
 
 function legend() {

@@ -116,7 +116,11 @@ export class Stage {
   }
 }
 
+const hues = new Map();
+
 /** The colour of a hue as the theme has it; the same as `--owner` in engine.css. */
 export function inkOf(hue, isDark) {
-  return isDark ? `oklch(0.76 0.11 ${hue})` : `oklch(0.56 0.11 ${hue})`;
+  const key = isDark ? hue : -1 - hue;
+  if (!hues.has(key)) hues.set(key, isDark ? `oklch(0.76 0.11 ${hue})` : `oklch(0.56 0.11 ${hue})`);
+  return hues.get(key);
 }

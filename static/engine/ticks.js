@@ -108,7 +108,7 @@ export class TickChart {
     const words = [tick && tickWords(tick)];
     if (stay) words.unshift(stayWords(stay, this.#owners.signOf(stay.id), this.#isMine(stay.id)));
     const said = words.filter(Boolean).join(" ");
-    this.#stage.setSlider(shown.length, at < 0 ? null : at, said);
+    this.#stage.setSlider(shown.length, at < 0 ? shown.length - 1 : at, said);
     this.#readout.textContent = said;
   }
 
@@ -132,7 +132,7 @@ export class TickChart {
     this.#drawCounts(pen, ticks, place);
     this.#drawBars(pen, ticks, place, width);
     this.#drawStays(pen, Math.max(from, this.#history.ticks[0]?.number ?? 0), place);
-    this.#drawNames(pen, width);
+    this.#drawNames(pen, ticks, width);
   }
 
   #moveOn() {
@@ -191,7 +191,7 @@ export class TickChart {
     const { accent, live, page } = this.#stage.inks;
     const scale = scaleOf(ticks);
     const bottom = BARS.top + BARS.height;
-    this.#drawGrid(pen, scale, width);
+    this.#drawGrid(pen, width);
     for (const { number, ms, decode_tokens: decoded, prefill_tokens: read } of ticks) {
       const x = place(number);
       const height = Math.max(2, (BARS.height * Math.min(ms, scale)) / scale);
@@ -207,17 +207,10 @@ export class TickChart {
     }
   }
 
-  #drawGrid(pen, scale, width) {
-    const { line, soft, font } = this.#stage.inks;
-    pen.font = `400 10px ${font}`;
-    pen.textAlign = this.#stage.isRtl ? "right" : "left";
+  #drawGrid(pen, width) {
+    pen.fillStyle = this.#stage.inks.line;
     for (const share of [0, 0.5, 1]) {
-      const y = BARS.top + BARS.height * (1 - share);
-      pen.fillStyle = line;
-      pen.fillRect(EDGE, Math.round(y), width - 2 * EDGE, 1);
-      pen.fillStyle = soft;
-      const words = [null, milliseconds(scale / 2), text("engine.ticks.scale", milliseconds(scale))][share * 2];
-      if (words) pen.fillText(words, this.#stage.isRtl ? width - EDGE : EDGE, y - 3);
+      pen.fillRect(EDGE, Math.round(BARS.top + BARS.height * (1 - share)), width - 2 * EDGE, 1);
     }
   }
 
@@ -240,7 +233,7 @@ export class TickChart {
     pen.globalAlpha = this.#picked && this.#picked !== id ? 0.3 : 1;
     pen.fillStyle = inkOf(hue, inks.isDark);
     pen.beginPath();
-    const [open, round] = [2, to === null ? 2 : Math.min(7, height / 2)];
+    const [open, round] = height < 6 ? [0, 0] : [2, to === null ? 2 : 7];
     pen.roundRect(x, y, across, height, isRtl ? [round, open, open, round] : [open, round, round, open]);
     pen.fill();
     if (this.#isMine(id)) {
@@ -262,15 +255,23 @@ export class TickChart {
     pen.globalAlpha = 1;
   }
 
-  #drawNames(pen, width) {
+  /** What the parts of the picture are, over it. */
+  #drawNames(pen, ticks, width) {
     const { soft, font, raised } = this.#stage.inks;
     const { isRtl } = this.#stage;
-    pen.font = `600 11px ${font}`;
+    const scale = scaleOf(ticks);
+    const names = [
+      [600, text("engine.ticks.rows"), COUNTS.top - 4],
+      [400, text("engine.ticks.scale", milliseconds(scale)), BARS.top - 3],
+      [400, milliseconds(scale / 2), BARS.top + BARS.height / 2 - 3],
+      [600, text("engine.ticks.runs"), STAYS.top - 8],
+    ];
     pen.textAlign = isRtl ? "right" : "left";
-    for (const [words, y] of [[text("engine.ticks.rows"), COUNTS.top - 4], [text("engine.ticks.runs"), STAYS.top - 8]]) {
-      const across = pen.measureText(words).width + 8;
+    for (const [weight, words, y] of names) {
+      pen.font = `${weight} 11px ${font}`;
+      const across = pen.measureText(words).width + 6;
       pen.fillStyle = raised;
-      pen.fillRect(isRtl ? width - EDGE - across : EDGE, y - 10, across, 13);
+      pen.fillRect(isRtl ? width - EDGE - across : EDGE, y - 9, across, 11);
       pen.fillStyle = soft;
       pen.fillText(words, isRtl ? width - EDGE : EDGE, y);
     }
