@@ -3,7 +3,7 @@
  * Knows what is on screen (the address keeps it: see view/address.js) and who must hear of what.
  */
 
-import { EngineView } from "./engine/view.js";
+import { EngineDoor } from "./engine/door.js";
 import { Access } from "./model/access.js";
 import { Chat } from "./model/chat.js";
 import { Drafts } from "./model/drafts.js";
@@ -95,7 +95,7 @@ const settings = new Settings({ chat, preferences, models }, $("#dialogs"), $("#
   removeAll,
 });
 showWelcome($("#welcome"), ask);
-const engine = new EngineView($("#engine-view"), {
+const engine = new EngineDoor($("#engine-view"), {
   wire,
   headers: () => server.headers,
   responseIds: () => chat.list.map(({ id }) => chat.running(id)?.responseId).filter(Boolean),
@@ -147,7 +147,7 @@ async function showAt(id, found) {
 function showEngine() {
   sidebar.close();
   address.nameEngine();
-  engine.open();
+  void engine.open();
   showTitle();
 }
 

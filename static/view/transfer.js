@@ -6,14 +6,19 @@
 import { h } from "./dom.js";
 import { figure } from "./format.js";
 import { text } from "../texts.js";
-import { download, fileName } from "../transfer/download.js";
-import { importFile, namesOf, NotChats } from "../transfer/import.js";
-import { inMarkdown } from "../transfer/markdown.js";
-import { written } from "../transfer/own.js";
 
+// Most visits need none of them: formats are loaded when a file goes out or comes in.
 const FORMATS = {
-  json: { make: written, extension: "json", type: "application/json" },
-  markdown: { make: inMarkdown, extension: "md", type: "text/markdown;charset=utf-8" },
+  json: {
+    make: async (entries) => (await import("../transfer/own.js")).written(entries),
+    extension: "json",
+    type: "application/json",
+  },
+  markdown: {
+    make: async (entries) => (await import("../transfer/markdown.js")).inMarkdown(entries),
+    extension: "md",
+    type: "text/markdown;charset=utf-8",
+  },
 };
 const FATES = ["added", "known", "empty", "tooLong", "broken", "foreign", "leftOut"];
 
@@ -81,6 +86,7 @@ export class Transfer {
     const outcome = h("ul", {});
     this.#files.append(h("section", {}, h("h3", { dir: "auto" }, file.name), bar, outcome));
     try {
+      const { importFile, namesOf } = await import("../transfer/import.js");
       const result = await importFile(file, {
         here: namesOf(this.#chat.list),
         add: (entries) => this.#chat.addAll(entries),
@@ -91,17 +97,19 @@ export class Transfer {
       outcome.append(...told.map((fate) => h("li", {}, text(`transfer.${fate}`, result[fate], figure(result[fate])))));
       if (this.#stopping.signal.aborted) outcome.append(h("li", {}, text("transfer.stopped")));
     } catch (error) {
-      if (!(error instanceof NotChats)) console.warn("A file could not be imported:", error);
-      const reason = error instanceof NotChats ? text(`transfer.not.${error.reason}`, error.detail) : error.message;
+      // A NotChats says why.
+      if (!error.reason) console.warn("A file could not be imported:", error);
+      const reason = error.reason ? text(`transfer.not.${error.reason}`, error.detail) : error.message;
       outcome.append(h("li", { class: "failed" }, reason));
     }
     bar.remove();
   }
 }
 
-function save(title, format, entries) {
+async function save(title, format, entries) {
   const { make, extension, type } = FORMATS[format];
-  return download(fileName(title, extension, text("transfer.fileName")), type, make(entries));
+  const { download, fileName } = await import("../transfer/download.js");
+  await download(fileName(title, extension, text("transfer.fileName")), type, await make(entries));
 }
 
 /** The browser's own way to choose files; it shows nothing of itself. */
