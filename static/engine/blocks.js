@@ -60,7 +60,9 @@ export class BlockMap {
     for (const sequence of running) this.#own(sequence);
     if (isNew) this.#lay();
     this.#stage.label = this.#summary();
-    this.#tell();
+    // The block that is looked at may have come to another owner.
+    if (this.#at === null) this.#tell();
+    else this.#look(this.#at);
     this.#stage.redraw();
   }
 
@@ -148,8 +150,10 @@ export class BlockMap {
 
   #draw(pen) {
     this.#drawGrid(pen);
+    // Whoever was pointed at may have given all blocks back.
+    const picked = this.#running.has(this.#picked) ? this.#picked : null;
     for (let block = 0; block < this.#kinds.length; block += 1) {
-      if (this.#kinds[block] !== ".") this.#drawCell(pen, block);
+      if (this.#kinds[block] !== ".") this.#drawCell(pen, block, picked);
     }
     if (this.#at !== null) this.#drawCursor(pen);
   }
@@ -177,12 +181,12 @@ export class BlockMap {
     return [x, Math.floor(block / across) * size];
   }
 
-  #drawCell(pen, block) {
+  #drawCell(pen, block, picked) {
     const [x, y] = this.#placeOf(block);
     const side = this.#cells.size - gapOf(this.#cells.size);
     const holders = this.#holders.get(block);
     if (holders) {
-      pen.globalAlpha = this.#picked && !holders.includes(this.#picked) ? 0.28 : 1;
+      pen.globalAlpha = picked && !holders.includes(picked) ? 0.28 : 1;
       this.#drawHeld(pen, block, holders, x, y, side);
       pen.globalAlpha = 1;
     } else {

@@ -218,19 +218,22 @@ export class TickChart {
     const { last, stays } = this.#history;
     const lane = this.#laneHeight();
     const height = lane - (lane > 6 ? 3 : 1);
+    // Whoever was pointed at may have left the picture.
+    const picked = stays.some(({ id }) => id === this.#picked) ? this.#picked : null;
     for (const stay of stays) {
       const first = Math.max(stay.from, Math.floor(from));
       const end = Math.min(stay.to ?? last, Math.ceil(this.#head));
       if (end < first) continue;
       const x = place(first, end - first + 1);
+      pen.globalAlpha = picked && picked !== stay.id ? 0.3 : 1;
       this.#drawStay(pen, stay, { x, y: STAYS.top + stay.lane * lane, across: (end - first) * STEP + BAR, height });
     }
+    pen.globalAlpha = 1;
   }
 
   #drawStay(pen, { id, to, end }, { x, y, across, height }) {
     const { inks, isRtl } = this.#stage;
     const { letters, hue } = this.#owners.signOf(id) ?? { letters: "", hue: 0 };
-    pen.globalAlpha = this.#picked && this.#picked !== id ? 0.3 : 1;
     pen.fillStyle = inkOf(hue, inks.isDark);
     pen.beginPath();
     const [open, round] = height < 6 ? [0, 0] : [2, to === null ? 2 : 7];
@@ -252,7 +255,6 @@ export class TickChart {
       const words = this.#isMine(id) && across > 60 ? text("engine.ticks.yours", letters) : letters;
       pen.fillText(words, isRtl ? x + across - 5 : x + 5, y + height / 2 + 3.5);
     }
-    pen.globalAlpha = 1;
   }
 
   /** What the parts of the picture are, over it. */
