@@ -5,6 +5,7 @@
  */
 
 import { isRunning } from "../model/message.js";
+import { nestHeadings } from "../render/headings.js";
 import { MarkdownView } from "../render/markdown.js";
 import { text as say } from "../texts.js";
 import { Status } from "../tickwire.js";
@@ -12,6 +13,8 @@ import { BranchPicker } from "./branches.js";
 import { copyButton } from "./clipboard.js";
 import { h, icon, iconButton } from "./dom.js";
 import { canGoOn, contextOf, contextSentence, endedFigures, endingOf, runningFigures, waitOf } from "./figures.js";
+
+const HEADING_LEVEL = 2;
 
 export class AnswerElement {
   element;
@@ -40,6 +43,7 @@ export class AnswerElement {
     this.element = h(
       "article",
       { class: "turn assistant", "aria-label": say("answer.answer"), "data-message": message.id },
+      h(`h${HEADING_LEVEL}`, { class: "visually-hidden" }, say("answer.answer")),
       this.#text,
       this.#wait,
       this.#error,
@@ -68,7 +72,8 @@ export class AnswerElement {
     this.element.removeAttribute("aria-busy");
     this.element.dataset.state = message.status;
     this.#wait.hidden = true;
-    this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
+    const whole = this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
+    void whole.then(() => nestHeadings(this.#text, HEADING_LEVEL));
     this.describe();
   }
 

@@ -1,0 +1,17 @@
+/** The headings of a text that stands below others. Knows levels, not what is written. */
+
+const HEADINGS = "h1, h2, h3, h4, h5, h6";
+
+/**
+ * Puts each heading one level below the one that it belongs to, whatever size its writer chose.
+ * @param {number} above the level of the heading that the text itself stands under
+ */
+export function nestHeadings(root, above) {
+  const open = [];
+  for (const heading of root.querySelectorAll(HEADINGS)) {
+    const size = Number(heading.localName[1]);
+    while (open.length && open.at(-1) >= size) open.pop();
+    open.push(size);
+    heading.setAttribute("aria-level", String(above + open.length));
+  }
+}
