@@ -57,7 +57,7 @@ export class Feed extends EventTarget {
     if (found.picture) this.#fire("picture", found.picture);
     else this.#fire("away", found.reason);
     const wait = found.picture ? EVERY_MS - (performance.now() - begun) : AGAIN_MS;
-    if (run === this.#run && !document.hidden) this.#timer = setTimeout(() => this.#go(), Math.max(wait, 0));
+    this.#timer = setTimeout(() => this.#go(), Math.max(wait, 0));
   }
 
   /** {picture}, or {reason} where there is none. */
