@@ -51,10 +51,10 @@ def path_of(entry: Entry, head: str | None = None) -> Shown:
 
 
 def leaves(entry: Entry) -> list[Shown]:
-    """All branches, the shown one first."""
+    """All branches, the shown one first, then by what is said."""
     parents = {message["parent"] for message in entry["messages"].values()}
     keys = [key for key in entry["messages"] if key not in parents]
-    return [path_of(entry, key) for key in sorted(keys, key=lambda key: key != entry["head"])]
+    return [path_of(entry)] + sorted(path_of(entry, key) for key in keys if key != entry["head"])
 
 
 async def chats(page: Page) -> dict[str, Entry]:
@@ -189,7 +189,7 @@ async def test_of_a_damaged_file_the_good_comes_in_and_of_none_what_was_there_go
         await bring(page, payload("empty.json", "[]")),
     ]
     damaged = "1 chat could not be read: the file is damaged or cut off there"
-    assert told[0] == ["2 chats added", damaged, "1 message or picture left out: only text can be kept"]
+    assert told[0] == ["2 chats added", damaged, "2 messages or pictures left out: only text can be kept"]
     assert told[1] == ["1 chat added", damaged, "1 entry was no chat"]
     for (reason,), words in zip(
         told[2:], ("found holiday, sun", "no JSON", "Unpack it", "no chats"), strict=True
