@@ -54,7 +54,7 @@ def leaves(entry: Entry) -> list[Shown]:
     """All branches, the shown one first, then by what is said."""
     parents = {message["parent"] for message in entry["messages"].values()}
     keys = [key for key in entry["messages"] if key not in parents]
-    return [path_of(entry)] + sorted(path_of(entry, key) for key in keys if key != entry["head"])
+    return [path_of(entry), *sorted(path_of(entry, key) for key in keys if key != entry["head"])]
 
 
 async def chats(page: Page) -> dict[str, Entry]:
