@@ -37,9 +37,12 @@ _HEADERS = {
     # Every load asks again with its ETag, so that a new version of the page is seen at once.
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
+}
+_DOCUMENT_HEADERS = {
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_DOCUMENT_HEADERS = {"Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin"}
 
 
 def static_directory() -> Path:
@@ -134,11 +137,7 @@ class _PageFiles(StaticFiles):
 
     @staticmethod
     def _packed_response(packed: _Packed, plain: FileResponse) -> Response:
-        headers = {
-            "Content-Encoding": "gzip",
-            "ETag": f'{plain.headers["etag"][:-1]}-gzip"',
-            "Last-Modified": plain.headers["last-modified"],
-        }
+        headers = {"Content-Encoding": "gzip", "ETag": f'{plain.headers["etag"][:-1]}-gzip"'}
         return Response(packed.data, media_type=plain.media_type, headers=headers)
 
     async def get_response(self, path: str, scope: Scope) -> Response:

@@ -1,11 +1,14 @@
 /**
- * The way to the engine view: its modules, which most visits do not need, are loaded when it is opened first.
+ * The way to the engine view: its modules and styles, which most visits do not need, are loaded when it is opened first.
  */
+
+import { loadStyles } from "../view/dom.js";
 
 export class EngineDoor {
   isOpen = false;
   #root;
   #options;
+  #loaded = null;
   #view = null;
 
   /** As EngineView's. */
@@ -18,9 +21,11 @@ export class EngineDoor {
     document.body.dataset.view = "engine";
     this.isOpen = true;
     try {
-      const { EngineView } = await import("./view.js");
+      this.#loaded ??= Promise.all([import("./view.js"), loadStyles("/static/styles/engine.css")]);
+      const [{ EngineView }] = await this.#loaded;
       this.#view ??= new EngineView(this.#root, this.#options);
     } catch (error) {
+      this.#loaded = null;
       console.warn("The engine view could not be loaded:", error);
       if (this.isOpen) this.#options.onback();
       return;

@@ -28,3 +28,16 @@ export function icon(name) {
 export function iconButton(name, label, attributes = {}) {
   return h("button", { type: "button", class: "icon-button", "aria-label": label, title: label, ...attributes }, icon(name));
 }
+
+/** Loads a style sheet that most visits do not need. Rejects where it does not come. */
+export function loadStyles(href) {
+  const link = h("link", { rel: "stylesheet", href });
+  return new Promise((resolve, reject) => {
+    link.addEventListener("load", resolve);
+    link.addEventListener("error", () => {
+      link.remove();
+      reject(new Error(`not loaded: ${href}`));
+    });
+    document.head.append(link);
+  });
+}

@@ -144,12 +144,14 @@ async def test_the_copy_button_copies_the_code_as_it_is_shown(page: Page, fake: 
     assert await page.evaluate("navigator.clipboard.readText()") == PYTHON.strip()
 
 
-async def test_long_code_stays_as_it_is(page: Page, fake: FakeServer) -> None:
+async def test_long_code_and_that_of_no_language_stay_as_they_are(page: Page, fake: FakeServer) -> None:
     long = "x = 'a'\n" * 2000
-    prose = await answer_to(page, fake, f"```python\n{PYTHON}```\n\n```python\n{long}```")
-    await expect(prose.locator("figure").first.locator(".hl").first).to_be_visible()
-    await expect(prose.locator("figure").last.locator("code")).to_have_text(long.strip())
-    await expect(prose.locator("figure").last.locator(".hl")).to_have_count(0)
+    prose = await answer_to(page, fake, f"```python\n{PYTHON}```\n\n```python\n{long}```\n\n```\n{PYTHON}```")
+    coloured, long_one, of_no_language = (prose.locator("figure").nth(i) for i in range(3))
+    await expect(coloured.locator(".hl").first).to_be_visible()
+    await expect(long_one.locator("code")).to_have_text(long.strip())
+    for plain in (long_one, of_no_language):
+        await expect(plain.locator(".hl")).to_have_count(0)
 
 
 # In a page: the files of the highlighter that it has asked for.
