@@ -58,7 +58,7 @@ let current = null;
 const keys = new Keys();
 const announcer = new Announcer();
 const help = new HelpDialog($("#dialogs"), keys);
-const link = new LinkView($("#link"), $("#strip"), () => wire.connect());
+const link = new LinkView($("#link"), $("#strip"), () => wire.connect(), () => settings.askForKey());
 const composer = new Composer($("#composer"), {
   onsend: (question) => {
     write("");
@@ -179,6 +179,11 @@ function showTitle() {
 function showList() {
   sidebar.show(chat.list, current, (id) => chat.isBusy(id));
   showTitle();
+  showModel();
+}
+
+function showModel() {
+  link.model = models.find(settings.setup.model)?.id ?? "";
 }
 
 function showJump() {
@@ -201,6 +206,7 @@ function notify(words) {
 
 async function removeAll() {
   const count = chat.list.length;
+  if (!count) return;
   const question = {
     title: text("settings.removal"),
     what: text("settings.removalWhat", count, figure(count)),
@@ -210,9 +216,10 @@ async function removeAll() {
 }
 
 models.addEventListener("change", () => {
-  link.model = models.find(settings.setup.model)?.id ?? "";
+  showModel();
   transcript.refresh();
 });
+preferences.addEventListener("change", showModel);
 chat.addEventListener("list", () => {
   if (current && !chat.has(current)) void show(null);
   else showList();

@@ -9,6 +9,11 @@ import { Connection } from "../tickwire.js";
 /** Close codes: no key or a wrong one; none in time. */
 const NO_KEY = [4401, 4408];
 
+/** Whether a connection was refused for want of a key. */
+export function wantsKey({ state, code }) {
+  return state === Connection.REFUSED && NO_KEY.includes(code);
+}
+
 export class Access extends EventTarget {
   #wire;
   #models;
@@ -36,8 +41,8 @@ export class Access extends EventTarget {
   }
 
   #look() {
-    const { state, code } = this.#wire.connection;
+    const { connection } = this.#wire;
     // Over HTTP the server says at once what the socket says by its close, or when its patience ends.
-    if (state === Connection.OPEN || NO_KEY.includes(code)) void this.#models.refresh();
+    if (connection.state === Connection.OPEN || wantsKey(connection)) void this.#models.refresh();
   }
 }

@@ -47,6 +47,7 @@ export default {
     refused: "Refused",
     closed: "Closed",
     tryNow: "Try now",
+    enterKey: "Enter the key",
     lost: "The connection is lost.",
     unreachable: "The server cannot be reached.",
     nextTry: (what, seconds) => (seconds > 0 ? `${what} Next try in ${seconds} s.` : `${what} Trying again.`),

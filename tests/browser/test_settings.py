@@ -261,6 +261,11 @@ async def test_a_server_that_asks_for_a_key_gets_it(context: BrowserContext) -> 
         await field.fill("wrong")
         await page.keyboard.press("Enter")
         await expect(settings).to_contain_text("This server does not take this key.")
+        # Whoever closes the sheet is led back to it.
+        await expect(page.locator("#strip")).to_contain_text("This server asks for an API key.")
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name="Enter the key").click()
+        await expect(field).to_be_focused()
         await field.fill("right")
         await page.keyboard.press("Enter")
         await expect(settings.locator(".problem:visible")).to_have_count(0)
