@@ -23,14 +23,18 @@ export class AnswerElement {
   #actions;
   #limit;
   #markdown;
-  #copy;
+  /** What the line below says now, and what is told of an error. */
+  #shown = "";
+  #toldError = null;
+  #copy = copyButton(say("answer.copy"), () => this.message.text);
+  #continue = iconButton("forward", say("answer.continue"), { onclick: () => this.#actions.goOn(this.message) });
+  #again = iconButton("retry", say("answer.again"), { onclick: () => this.#actions.again(this.message) });
   #text = h("div", { class: "prose" });
   #waitWords = h("span", { class: "words" });
   #wait = h("p", { class: "wait" }, pulse(), this.#waitWords);
   #error = h("div", { class: "failure", hidden: true });
   #line = h("span");
   #figures = h("p", { class: "figures" }, this.#line);
-  #buttons = h("div", { class: "buttons" });
 
   /** @param {() => number | null} limit what the context of an answer that has ended held */
   constructor(message, actions, limit) {
@@ -38,8 +42,9 @@ export class AnswerElement {
     this.#actions = actions;
     this.#limit = limit;
     this.#markdown = new MarkdownView(this.#text);
-    this.#copy = copyButton(say("answer.copy"), () => message.text);
     this.picker = new BranchPicker("answer", (step) => actions.step(message, step));
+    const remove = iconButton("trash", say("answer.remove"), { onclick: () => actions.remove(message) });
+    const buttons = h("div", { class: "buttons" }, this.#copy, this.#continue, this.#again, remove);
     this.element = h(
       "article",
       { class: "turn assistant", "aria-label": say("answer.answer"), "data-message": message.id },
@@ -47,7 +52,7 @@ export class AnswerElement {
       this.#text,
       this.#wait,
       this.#error,
-      h("div", { class: "bar" }, this.picker.element, this.#figures, this.#buttons),
+      h("div", { class: "bar" }, this.picker.element, this.#figures, buttons),
     );
     if (isRunning(message)) this.update(null);
     else this.settle();
@@ -81,12 +86,16 @@ export class AnswerElement {
   describe() {
     const { message } = this;
     const context = contextOf(message, null, this.#limit());
-    this.#showError(canGoOn(message, context));
+    const goesOn = canGoOn(message, context);
+    const isBroken = Boolean(message.error);
     // A failure is told in full above.
-    const ending = message.status === Status.FAILED ? "" : endingOf(message, context);
-    this.#show(endedFigures(message), ending);
+    this.#show(endedFigures(message), message.status === Status.FAILED ? "" : endingOf(message, context));
     this.#figures.title = context ? contextSentence(context) : "";
-    this.#showButtons(canGoOn(message, context));
+    this.#copy.hidden = !message.text;
+    // Where something went wrong, what can be done about it stands there.
+    this.#continue.hidden = !goesOn || isBroken;
+    this.#again.hidden = isBroken;
+    this.#tell(message.error, goesOn);
   }
 
   /** Copies the answer, and shows that at its button. */
@@ -96,49 +105,34 @@ export class AnswerElement {
 
   #begin() {
     this.element.setAttribute("aria-busy", "true");
-    this.#error.hidden = true;
-    this.#buttons.replaceChildren();
+    this.#tell(null);
     this.#show([]);
     this.#figures.title = "";
   }
 
   #show(figures, ending = "") {
+    // Many calls change nothing; what is selected or read aloud is left in peace then.
+    const shown = [ending, ...figures].join("\n");
+    if (shown === this.#shown) return;
+    this.#shown = shown;
     const spans = figures.map((words) => h("span", {}, words));
     if (ending) spans.unshift(h("span", { class: "ending" }, ending));
-    const words = (nodes) => [...nodes].map((node) => node.textContent).join();
-    // Many calls change nothing; what is selected or read aloud is left in peace then.
-    if (words(spans) !== words(this.#line.children)) this.#line.replaceChildren(...spans);
+    this.#line.replaceChildren(...spans);
   }
 
-  #showButtons(canGoOn) {
-    const { message } = this;
-    // Where something went wrong, that is said beside what can be done about it.
-    const again = message.error ? null : iconButton("retry", say("answer.again"), { onclick: () => this.#again() });
-    const goOn = iconButton("forward", say("answer.continue"), { onclick: () => this.#goOn() });
-    const remove = iconButton("trash", say("answer.remove"), { onclick: () => this.#actions.remove(message) });
-    const buttons = [message.text ? this.#copy : null, canGoOn && !message.error ? goOn : null, again, remove];
-    this.#buttons.replaceChildren(...buttons.filter(Boolean));
-  }
-
-  #showError(canGoOn) {
-    const { error } = this.message;
+  #tell(error, goesOn = false) {
     this.#error.hidden = !error;
+    if (error === this.#toldError) return;
+    this.#toldError = error;
     if (!error) return;
-    const act = (key, onclick) => h("button", { type: "button", class: "button", onclick }, say(key));
+    const act = (key, name) =>
+      h("button", { type: "button", class: "button", onclick: () => this.#actions[name](this.message) }, say(key));
     const acts =
       error.code === "context_length_exceeded"
-        ? [act("page.newChat", () => this.#actions.begin())]
-        : [...(canGoOn ? [act("answer.continue", () => this.#goOn())] : []), act("answer.tryAgain", () => this.#again())];
+        ? [act("page.newChat", "begin")]
+        : [...(goesOn ? [act("answer.continue", "goOn")] : []), act("answer.tryAgain", "again")];
     const code = error.code ? h("code", {}, String(error.code)) : null;
     this.#error.replaceChildren(icon("alert"), h("div", {}, h("p", { dir: "auto" }, error.message), code), ...acts);
-  }
-
-  #again() {
-    this.#actions.again(this.message);
-  }
-
-  #goOn() {
-    this.#actions.goOn(this.message);
   }
 }
 

@@ -8,9 +8,10 @@ import { h } from "./dom.js";
 import { contextSentence } from "./figures.js";
 import { figure, percent } from "./format.js";
 
-/** Below this part of the whole, or this many tokens, little is left. */
-const LITTLE_PART = 0.1;
-const LITTLE_TOKENS = 256;
+/** Below this part of the whole little is left; of a small one, already where no answer of some length fits. */
+const LITTLE = 0.1;
+const LITTLE_OF_SMALL = 0.25;
+const SHORT_ANSWER = 256;
 
 export class ContextMeter {
   #root;
@@ -41,5 +42,6 @@ function levelOf(context) {
   if (!context) return "unknown";
   const left = context.limit - context.used;
   if (left <= 0) return "full";
-  return left < LITTLE_TOKENS || left < LITTLE_PART * context.limit ? "little" : "enough";
+  const little = Math.max(LITTLE * context.limit, Math.min(SHORT_ANSWER, LITTLE_OF_SMALL * context.limit));
+  return left < little ? "little" : "enough";
 }

@@ -8,6 +8,8 @@ const NEAR_END_PX = 40;
 export class Follower {
   following = true;
   #scroller;
+  /** What stays where it is until the reader moves: {element, top}. */
+  #held = null;
   #last = 0;
   #onchange;
 
@@ -18,7 +20,8 @@ export class Follower {
     // A smooth scroll begins with steps of a few pixels, which growing text would undo before they add up.
     scroller.addEventListener("wheel", (event) => event.deltaY < 0 && this.#letGo(), { passive: true });
     const resized = new ResizeObserver(() => {
-      if (this.following) this.#toEnd();
+      if (this.#held) this.#keep();
+      else if (this.following) this.#toEnd();
     });
     resized.observe(content);
     resized.observe(scroller);
@@ -26,19 +29,25 @@ export class Follower {
 
   /** Goes to the end and stays there. */
   jump() {
+    this.#held = null;
     this.#set(true);
     this.#toEnd();
   }
 
   /**
-   * Changes the content without moving what the reader looks at. Where that is not the end, it is not followed.
+   * Changes the content without moving what the reader looks at, however long it takes until all of it is there.
    * @param {Element} element what he looks at
    * @param {() => Element} act makes the change, and returns what stands in the element's place then
    */
   hold(element, act) {
     const { top } = element.getBoundingClientRect();
-    const now = act();
-    this.#scroller.scrollTop += now.getBoundingClientRect().top - top;
+    this.#held = { element: act(), top };
+    this.#keep();
+  }
+
+  #keep() {
+    const { element, top } = this.#held;
+    this.#scroller.scrollTop += element.getBoundingClientRect().top - top;
     this.#last = this.#scroller.scrollTop;
     this.#set(this.#left <= NEAR_END_PX);
   }
@@ -59,6 +68,7 @@ export class Follower {
 
   #scrolled() {
     const { scrollTop } = this.#scroller;
+    if (scrollTop !== this.#last) this.#held = null;
     // Content that shrinks also moves the position up, but leaves it at the end: that is not the reader.
     if (scrollTop < this.#last && this.#left > 2) this.#set(false);
     else if (scrollTop > this.#last && this.#left <= NEAR_END_PX) this.#set(true);

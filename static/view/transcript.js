@@ -39,7 +39,7 @@ export class Transcript {
       step: (message, step) => this.#step(message, step),
       remove: (message) => this.#remove(message),
       hold: (element, act) => page.follower.hold(element, act),
-      begin: page.begin,
+      begin: () => page.begin(),
     };
     page.live.addEventListener("stats", ({ detail }) => {
       this.update(detail.message);
@@ -153,7 +153,10 @@ export class Transcript {
   #goOn(answer) {
     // Those who go on with an earlier one read there, not at the end.
     if (answer === this.#path.at(-1)) this.#do(() => this.#chat.continue(answer));
-    else this.#chat.continue(answer);
+    else {
+      this.#chat.continue(answer);
+      this.#page.focus();
+    }
   }
 
   async #remove(message) {

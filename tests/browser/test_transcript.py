@@ -135,7 +135,11 @@ async def test_an_earlier_answer_is_given_again_where_the_reader_looks(page: Pag
 
 
 async def test_what_was_cut_goes_on(page: Page, fake: FakeServer) -> None:
-    fake.scripts += [cut("One, ", "two"), says(", three", ".")]
+    async def goes_on(reply: Reply) -> None:
+        reply.prompt_tokens += 2  # what is there already
+        await says(", three", ".")(reply)
+
+    fake.scripts += [cut("One, ", "two"), goes_on]
     await ask(page, "Count")
     await expect(last_answer(page).locator(".ending")).to_have_text("Cut at the token limit")
     await page.get_by_role("button", name="Continue").click()
