@@ -16,7 +16,10 @@ export class Slice {
   async next() {
     await new Promise((resolve) => {
       const { port1, port2 } = new MessageChannel();
-      port1.onmessage = resolve;
+      port1.onmessage = () => {
+        port1.close();
+        resolve();
+      };
       port2.postMessage(null);
     });
     this.#end = performance.now() + SLICE_MS;

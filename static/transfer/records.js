@@ -80,10 +80,15 @@ function titleOf({ title }, messages) {
   return Array.from(line.split("\n", 1)[0]).slice(0, TITLE_LENGTH).join("");
 }
 
+/** null, above all, is none: it is what has nothing above it that names it. */
+function isId(id) {
+  return typeof id === "string" || typeof id === "number";
+}
+
 /** The nodes that stay, parents first, each with the nearest one above it that stays for its parent. */
 function standing(nodes) {
   const known = new Map();
-  for (const node of nodes) if (!known.has(node.id)) known.set(node.id, node);
+  for (const node of nodes) if (isId(node.id) && !known.has(node.id)) known.set(node.id, node);
   const children = Map.groupBy(known.values(), ({ parent }) => (known.has(parent) ? parent : null));
   const inOrder = [];
   // What cannot be reached from a root goes round in circles, and is nowhere to be shown.

@@ -211,6 +211,7 @@ async def test_a_hostile_file_changes_nothing_but_its_own_chats(page: Page) -> N
         '"status":"streaming","responseId":"resp_1","error":{"__proto__":{"polluted":1},"message":7},"stats":[]},'
         '{"id":"c","parent":"d","role":"user","text":"Round"},'
         '{"id":"d","parent":"c","role":"user","text":"and round"},'
+        '{"id":null,"parent":null,"role":"user","text":"Nobody"},'
         '{"id":"b","parent":"b","role":"system","text":"twice"},null,7]}'
     )
     told = await bring(
