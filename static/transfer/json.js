@@ -96,6 +96,8 @@ class Reader {
   mend() {
     const next = this.#text.indexOf("\n{", this.#last);
     this.at = next < 0 ? this.#text.length : next + 1;
+    // Where nothing can be read there either, the next mend looks further on.
+    this.#last = this.at;
     this.#isCut = false;
   }
 
