@@ -245,6 +245,7 @@ link.show(wire.connection);
 
 $("#new-chat").addEventListener("click", () => show(null));
 $("#new-chat-top").addEventListener("click", () => show(null));
+$("#open-help").addEventListener("click", () => help.show());
 $("#skip").addEventListener("click", () => $("#composer textarea").focus());
 $("#jump").addEventListener("click", () => follower.jump());
 $("#notice button").addEventListener("click", () => {

@@ -1,6 +1,10 @@
 /**
- * English. Whoever translates copies this file: a text is a string, or a function of what it speaks about; figures
- * come to it written out in the reader's own way.
+ * English, and the pattern for every other language.
+ *
+ * Whoever translates the page copies this file to `texts/<code>.js`, translates what stands in quotes, says
+ * `dir: "rtl"` where lines run from right to left, and lists it in `texts.js`; who reads that language gets it by
+ * himself. A text is a string, or a function of what it speaks about; figures come to it written out in the reader's
+ * own way. A text that is missing is an error, so that none is forgotten.
  */
 
 const plural = new Intl.PluralRules("en");

@@ -17,8 +17,8 @@ const EMPTY_MESSAGE = `${MESSAGE}:placeholder-shown`;
  */
 export function bindShortcuts(keys, page) {
   bindChats(keys, page);
-  bindAnswers(keys, page);
   bindPage(keys, page);
+  bindAnswers(keys, page);
 }
 
 function bindChats(keys, page) {
@@ -32,6 +32,15 @@ function bindChats(keys, page) {
   on("f2", "keys.rename", withCurrent((id) => sidebar.rename(id)));
   on("mod+shift+u", "keys.pin", withCurrent((id) => pin(chat, id)));
   on("mod+shift+backspace", "keys.removeChat", withCurrent((id) => page.remove(id)));
+}
+
+function bindPage(keys, page) {
+  keys.on("/", "keys.message", () => void document.querySelector(MESSAGE).focus());
+  keys.on("mod+shift+s", "keys.sidebar", () => void page.sidebar.toggle());
+  keys.on("mod+shift+e", "keys.engine", () => (page.engine.isOpen ? void page.show(page.current) : page.showEngine()));
+  keys.on("mod+,", "keys.settings", () => void page.settings.toggle());
+  keys.on("?", "keys.help", () => page.help.show());
+  keys.on("mod+/", "keys.help", () => page.help.show());
 }
 
 function bindAnswers(keys, page) {
@@ -49,15 +58,6 @@ function bindAnswers(keys, page) {
   on("f6", "keys.latestAnswer", focusLatest);
   on("mod+arrowup", "keys.latestAnswer", focusLatest);
   on("mod+arrowdown", "keys.jump", () => void page.follower.jump());
-}
-
-function bindPage(keys, page) {
-  keys.on("/", "keys.message", () => void document.querySelector(MESSAGE).focus());
-  keys.on("mod+shift+s", "keys.sidebar", () => void page.sidebar.toggle());
-  keys.on("mod+shift+e", "keys.engine", () => (page.engine.isOpen ? void page.show(page.current) : page.showEngine()));
-  keys.on("mod+,", "keys.settings", () => void page.settings.toggle());
-  keys.on("?", "keys.help", () => page.help.show());
-  keys.on("mod+/", "keys.help", () => page.help.show());
 }
 
 /** Shows the conversation that stands so many places further down in the list. */

@@ -1,4 +1,4 @@
-"""The page for those who see it otherwise, or not: axe in every view, what is read aloud, where focus is."""
+"""The page for those who see it otherwise, or not: what is read aloud, where the focus is."""
 
 from __future__ import annotations
 
@@ -11,35 +11,8 @@ from tests.app.harness import eventually
 from tests.browser.conftest import REPORT_VIOLATIONS, Watch
 from tests.browser.fake import FakeServer, Reply
 from tests.browser.person import ask, last_answer
-from tests.browser.views import Tour
-from tests.clients.node import node_environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-AUDIT = """async () => {
-  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
-  const told = (id) => ({ html, failureSummary }) => `${id}: ${html} ${failureSummary}`;
-  return violations.flatMap(({ id, nodes }) => nodes.map(told(id)));
-}"""
-
-
-@pytest.fixture(scope="session")
-def axe() -> str:
-    return (node_environment().packages / "axe-core" / "axe.min.js").read_text()
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-async def test_axe_finds_nothing(page: Page, fake: FakeServer, axe: str, width: int) -> None:
-    await page.set_viewport_size({"width": width, "height": 900})
-    await page.evaluate(axe)
-    found: dict[str, list[str]] = {}
-    async for view in Tour(page, fake).views():
-        for scheme in ("light", "dark"):
-            # What is about to change its colour has them both.
-            await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            found[f"{view}, {scheme}"] = await page.evaluate(AUDIT)
-    assert {view: complaints for view, complaints in found.items() if complaints} == {}
-
 
 MARKDOWN = """## How to tick
 

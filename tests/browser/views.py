@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from playwright.async_api import Locator, Page, expect
+import httpx
+from playwright.async_api import Locator, Page, Route, expect
 
+from tests.app.harness import eventually, running
 from tests.browser.fake import FakeServer, Reply, says
 
 EVERYTHING = """# A heading
@@ -82,6 +84,7 @@ class Tour:
             View("removal", keys("Control+Shift+Backspace"), self._away),
             View("search", self._search, self._away),
             View("keys", keys("?"), self._away),
+            View("settings", keys("Control+,"), self._away),
             View("engine", self._engine, self._away),
             View("link lost", self._cut, nothing),
         ]
@@ -89,7 +92,8 @@ class Tour:
     async def ask(self) -> None:
         # Not by its name: the page may speak any language.
         await self.page.locator("#composer textarea").fill("What?")
-        await self.page.keyboard.press("Enter")
+        # On a telephone Enter alone begins a new line.
+        await self.page.keyboard.press("Control+Enter")
 
     async def _answered(self) -> None:
         self.fake.scripts.append(says(EVERYTHING))
@@ -163,8 +167,14 @@ class Tour:
         await expect(self.page.locator("#search [role=option]").first).to_be_visible()
 
     async def _engine(self) -> None:
+        picture = await picture_of_an_engine()
+
+        async def answer(route: Route) -> None:
+            await route.fulfill(body=picture, content_type="application/json")
+
+        await self.page.route("**/debug/engine**", answer)
         await self.page.keyboard.press("Control+Shift+E")
-        await expect(self.page.locator("#engine")).to_be_visible()
+        await expect(self.page.locator("#engine-view [data-state=working]")).to_be_visible()
 
     async def _away(self) -> None:
         """Escape, until it leads nowhere any more."""
@@ -176,6 +186,26 @@ class Tour:
     async def _cut(self) -> None:
         await self.fake.drop(1008)
         await expect(self.page.locator("#strip")).to_be_visible()
+
+
+async def picture_of_an_engine() -> str:
+    """As the server shows it, with two rows at work."""
+    async with running(num_blocks=64, max_num_seqs=4) as server, server.socket() as socket:
+        server.gate.close()
+        for lane in ("a", "b"):
+            await socket.create("Hello", stream_id=lane, max_output_tokens=90)
+        await eventually(lambda: server.service.bridge.num_open == 2)
+        server.gate.step(4)
+        await eventually(lambda: server.stats().num_running == 2)
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            asking = asyncio.create_task(client.get("/debug/engine?after=0"))
+            # The engine lets itself be looked at between ticks.
+            await eventually(lambda: server.gate.step() or asking.done())
+            picture = (await asking).text
+        server.gate.open()
+        for _ in range(2):
+            await socket.until("response.incomplete")
+    return picture
 
 
 def last_answer_of(page: Page) -> Locator:
