@@ -185,7 +185,7 @@ async def test_reload_before_the_first_token_and_elsewhere(page: Page, fake: Fak
     go_on.set()
     await page.get_by_role("button", name="Slow one", exact=True).click()
     await expect(last_answer(page).locator(".prose")).to_have_text("At last.")
-    await expect(last_answer(page).locator(".figures span").first).to_have_text("1 token")
+    await expect(last_answer(page).locator(".figures span span").first).to_have_text("1 token")
     await expect(last_answer(page).locator(".figures")).not_to_contain_text("first token")
 
 
