@@ -34,11 +34,14 @@ export class Search {
   }
 
   /** Takes in what there is besides titles: [{conversation, messages}]. */
-  add(entries) {
+  async add(entries) {
+    const slice = new Slice();
     for (const { conversation, messages } of entries) {
+      if (slice.isOver) await slice.next();
       const title = fold(conversation.title);
       for (const message of messages) this.#messages.push({ conversation, title, message, text: null });
     }
+    await slice.next();
     this.#messages.sort((a, b) => b.message.created - a.message.created);
   }
 

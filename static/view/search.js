@@ -74,8 +74,8 @@ export class SearchDialog {
     this.#field.select();
     void this.#find();
     const everything = await this.#chat.everything();
+    await search.add(everything);
     if (this.#search !== search) return;
-    search.add(everything);
     this.#complete = true;
     void this.#find();
   }
