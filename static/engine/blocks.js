@@ -166,7 +166,7 @@ export class BlockMap {
     const [width, rows] = [across * size, Math.floor(this.#kinds.length / across)];
     const rest = (this.#kinds.length % across) * size;
     const start = isRtl ? stage.width - width : 0;
-    pen.fillStyle = inks.sunken;
+    pen.fillStyle = inks.isDark ? inks.page : inks.sunken;
     pen.fillRect(start, 0, width, rows * size);
     pen.fillRect(isRtl ? stage.width - rest : 0, rows * size, rest, size);
     pen.fillStyle = inks.raised;

@@ -210,7 +210,8 @@ export class TickChart {
   #drawGrid(pen, width) {
     pen.fillStyle = this.#stage.inks.line;
     for (const share of [0, 0.5, 1]) {
-      pen.fillRect(EDGE, Math.round(BARS.top + BARS.height * (1 - share)), width - 2 * EDGE, 1);
+      const y = Math.round(BARS.top + BARS.height * (1 - share));
+      pen.fillRect(this.#stage.isRtl ? EDGE : 0, y, width - EDGE, 1);
     }
   }
 
@@ -273,9 +274,9 @@ export class TickChart {
       pen.font = `${weight} 11px ${font}`;
       const across = pen.measureText(words).width + 6;
       pen.fillStyle = raised;
-      pen.fillRect(isRtl ? width - EDGE - across : EDGE, y - 9, across, 11);
+      pen.fillRect(isRtl ? width - across : 0, y - 9, across, 11);
       pen.fillStyle = soft;
-      pen.fillText(words, isRtl ? width - EDGE : EDGE, y);
+      pen.fillText(words, isRtl ? width : 0, y);
     }
   }
 
