@@ -183,7 +183,11 @@ export class TickChart {
       if (rows === ticks[i - 1]?.rows || number - labelled < 3) return;
       labelled = number;
       pen.fillStyle = ink;
-      pen.fillText(figure(rows), x + BAR / 2, bottom - height - 4);
+      const words = figure(rows);
+      const half = pen.measureText(words).width / 2;
+      // Over a step that leaves the picture it stays whole.
+      const middle = Math.min(Math.max(x + BAR / 2, half), this.#stage.size.width - half);
+      pen.fillText(words, middle, bottom - height - 4);
     });
   }
 
