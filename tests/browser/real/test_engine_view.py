@@ -30,7 +30,7 @@ async def test_work_is_seen_and_gone(page: Page) -> None:
     await expect(panel.locator(".free dd")).to_have_text(re.compile(r"^[\d,]+of [\d,]+$"))
     await page.evaluate(WATCH)
     await page.get_by_role("button", name="Send it some work").click()
-    await expect(panel.locator(".head .state")).to_have_text("Working")
+    await expect(panel.locator(".head .state")).to_have_text("Working", timeout=60_000)
     await expect(page.get_by_role("button", name="Send it some work")).to_be_visible(timeout=60_000)
     signs = panel.locator(".answers .sign")
     assert len(set(await signs.all_inner_texts())) == 6
