@@ -34,8 +34,8 @@ export function namesOf(conversations) {
 
 /**
  * @param {File} file
- * @param {{here: Set<string>, add: (entries) => Promise<void>, onprogress: (part: number) => void, signal: AbortSignal}} to
- *   `here` from `namesOf`; `add` keeps [{conversation, messages}]
+ * @param {{here: Set<string>, add: Function, onprogress: Function, signal: AbortSignal}} to `here` from `namesOf`;
+ *   `add` keeps [{conversation, messages}] and resolves when it has; `onprogress` is told which part has been read
  * @returns {Promise<{added, known, empty, tooLong, broken, foreign, leftOut}>} how many chats came in, were here
  *   already, had nothing in them or far too much, could not be read, and were none; and how many messages of those
  *   that came in had nothing to take

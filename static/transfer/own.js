@@ -52,11 +52,11 @@ export const own = {
   recognises: ({ id, head, messages }) => typeof id === "string" && head !== undefined && Array.isArray(messages),
 
   draft({ id, title, created, updated, head, pinned, setup, source, messages }) {
-    const said = messages.filter(isObject);
-    const nodes = said.map(nodeOf);
-    const alias = `tickwire:${id}`;
+    const nodes = messages.filter(isObject).map(nodeOf);
     const leftOut = nodes.filter(({ role }) => role === null).length;
-    return { source: wordsOf(source) || alias, alias, title, created, updated, head, pinned, setup: setupOf(setup), nodes, leftOut };
+    const alias = `tickwire:${id}`;
+    const names = { source: wordsOf(source) || alias, alias };
+    return { ...names, title, created, updated, head, pinned, setup: setupOf(setup), nodes, leftOut };
   },
 };
 
@@ -84,10 +84,11 @@ function statsOf(stats) {
 
 function setupOf(setup) {
   const { model, system, sampling } = isObject(setup) ? setup : FIRST_SETUP;
-  return { model: wordsOf(model) || null, system: wordsOf(system), sampling: samplingOf(isObject(sampling) ? sampling : {}) };
+  return { model: wordsOf(model) || null, system: wordsOf(system), sampling: samplingOf(sampling) };
 }
 
 function samplingOf(sampling) {
+  if (!isObject(sampling)) return {};
   const chosen = NUMBERS.filter((name) => Object.hasOwn(sampling, name) && Number.isFinite(sampling[name]));
   const fields = Object.fromEntries(chosen.map((name) => [name, sampling[name]]));
   const { stop } = sampling;

@@ -6,10 +6,10 @@
  *     draft   {source, alias, title, created, updated, pinned, system, setup, head, nodes, leftOut}
  *     node    {id, parent, role, text, created, status, error, stats}
  *
- * `source` names the chat in its old home, so that it is recognised when it comes again, `alias` is another name. A node
- * with the role null was left out, and only holds what hangs on it; `leftOut` is how many such there were that said
- * something, and how many pictures and files. All fields but `nodes` may be missing. Records are made field by field:
- * nothing else of a file gets into the store.
+ * `source` names the chat in its old home, so that it is recognised when it comes again; `alias` is another name. A
+ * node with the role null was left out, and only holds what hangs on it; `leftOut` is how many such there were that
+ * said something, and how many pictures and files. All fields but `nodes` may be missing. Records are made field by
+ * field: nothing else of a file gets into the store.
  */
 
 import { newId } from "../model/store.js";

@@ -27,7 +27,8 @@ class Item {
   constructor(id, { onopen, onmore }) {
     this.#mark = h("i", { id: `mark-${id}`, role: "img", hidden: true });
     this.#open = h("button", { type: "button", class: "open", onclick: onopen }, this.#title, this.#mark);
-    this.#more = iconButton("more", "", { "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => onmore(this.#more) });
+    const opens = { "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => onmore(this.#more) };
+    this.#more = iconButton("more", "", opens);
     this.element = h("li", { "data-id": id }, this.#open, this.#more);
     this.reachable = false;
   }
@@ -77,7 +78,8 @@ class Item {
 
   /** Lets the title be written in place; `onend(title)` gets null when it is to stay. */
   rename(onend) {
-    const field = h("input", { class: "rename", type: "text", dir: "auto", maxlength: "200", "aria-label": text("list.newTitle") });
+    const label = { "aria-label": text("list.newTitle") };
+    const field = h("input", { class: "rename", type: "text", dir: "auto", maxlength: "200", ...label });
     field.value = this.#shown.title;
     const end = (title, focus) => {
       if (!field.isConnected) return;

@@ -33,7 +33,7 @@ async def test_words_are_found_whatever_their_case_and_accents(page: Page) -> No
     await keep(
         page,
         conversation(
-            "Dessert", "What is this?", "A CRÈME brulée from ﬁne cream, in Île-de-France.", age=HOUR
+            "Dessert", "What is this?", "A CRÈME brulée from ﬁne cream, 2㎏, in Île-de-France.", age=HOUR
         ),
         conversation("Crème brûlée at home", "How?", "Slowly.", age=3 * HOUR),
         conversation("CREME BRULEE again", "Why?", "Hm.", age=2 * HOUR),
@@ -48,8 +48,8 @@ async def test_words_are_found_whatever_their_case_and_accents(page: Page) -> No
     await expect(options.nth(1).locator("mark")).to_have_text(["Crème", "brûlée"])
     await expect(options.nth(2).locator("mark")).to_have_text(["CRÈME", "brulée"])
     await expect(options.nth(2).locator("p")).to_contain_text("Answer A CRÈME brulée")
-    options = await search(page, "fin ile")
-    await expect(options.locator("mark")).to_have_text(["ﬁn", "Île"])
+    options = await search(page, "fin k ile")
+    await expect(options.locator("mark")).to_have_text(["ﬁn", "㎏", "Île"])
     # A title may have one word, and the text another.
     options = await search(page, "dessert cream")
     await expect(options.locator(".title")).to_have_text(["Dessert"])
