@@ -19,8 +19,6 @@ import { branchFrom, newestLeaf, pathTo, siblingsOf, toInput } from "./tree.js";
 import { isFresh, Writing } from "./writing.js";
 import { Status } from "../tickwire.js";
 
-export { isRunning } from "./message.js";
-
 const TITLE_LENGTH = 60;
 // How often a tab looks whether the one that asks for an answer is still there.
 const LOOK_EVERY_MS = 1000;
@@ -275,7 +273,10 @@ export class Chat extends EventTarget {
 
   /** Changes fields of a conversation, and which messages it has: those are in its tree already, or no longer. */
   #change(id, fields, { added = [], removed = [] } = {}) {
-    Object.assign(this.#conversations.get(id), fields);
+    const conversation = this.#conversations.get(id);
+    // While its reader thought about it, another tab may have removed it.
+    if (!conversation) return Promise.resolve();
+    Object.assign(conversation, fields);
     const keeping = this.#keepChange(id, this.#store.change(id, fields, { added, removed }), added);
     this.#fire("list");
     if ("head" in fields || removed.length) this.#fire("path", { conversationId: id });
