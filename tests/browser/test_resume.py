@@ -190,7 +190,15 @@ async def test_a_few_attempts_that_bring_nothing_are_enough(tab: Tab, fake: Fake
 
 
 async def test_what_its_reader_stopped_does_not_go_on(tab: Tab, fake: FakeServer) -> None:
-    chat = await half_written(tab, fake, says("never asked for"))
+    async def ends(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half an ans")
+        await reply.cancelled.wait()
+        await reply.failed("server_unavailable", "the server is shutting down; the answer was cut short")
+
+    fake.scripts += [ends, says("never asked for")]
+    chat = await tab.ask("Hello")
+    await tab.comes_to(chat, "Hello", "Half an ans")
     await tab.do("chat.stop(it.id)", id=chat)
     await tab.comes_to(chat, "Hello", "Half an ans", status="stopped")
     # And one that is stopped while the server is away, and which the server then does not know.

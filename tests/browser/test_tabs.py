@@ -254,3 +254,54 @@ async def test_a_rename_in_one_tab_does_not_undo_a_pin_in_the_other(tabs: Tabs, 
     )
     for tab in tabs:
         await tab.until("chat.get(it.id).title === 'A name' && chat.get(it.id).pinned", id=chat)
+
+
+async def test_of_all_that_want_to_ask_anew_the_store_lets_one(tabs: Tabs, fake: FakeServer) -> None:
+    one, two = tabs
+
+    async def cut(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text("Half")
+        await reply.incomplete("max_output_tokens")
+
+    fake.scripts += [cut]
+    chat = await one.ask("Hello")
+    await opened(two, chat)
+    await two.comes_to(chat, "Hello", "Half", status="length")
+    claims = await one.page.evaluate(
+        """async (id) => {
+          const { openStore } = await import("/static/model/store.js");
+          const stores = await Promise.all([openStore(), openStore()]);
+          const answer = chat.path(id)[1];
+          return Promise.all(stores.map((store) => store.claim(answer)));
+        }""",
+        chat,
+    )
+    assert sorted(claim["won"] for claim in claims) == [False, True]
+    assert [claim["record"]["asked"] for claim in claims] == [2, 2]
+
+
+async def test_the_store_keeps_what_is_further_and_nothing_of_what_was_removed(
+    tabs: Tabs, fake: FakeServer
+) -> None:
+    one, _ = tabs
+    fake.scripts += [says("One.")]
+    chat = await one.ask("Hello")
+    await one.comes_to(chat, "Hello", "One.", status="completed")
+    await one.until("chat.path(it.id)[1].stats", id=chat)
+    kept = await one.page.evaluate(
+        """async (id) => {
+          const { openStore } = await import("/static/model/store.js");
+          const store = await openStore();
+          const [question, answer] = chat.path(id);
+          // From a tab that has slept since.
+          await store.update({ ...answer, text: "On", status: "streaming" });
+          const texts = (await store.messages()).map(({ text }) => text);
+          await chat.removeBranch(answer);
+          await store.update(answer);
+          await store.change("gone", { title: "Back" }, { added: [{ ...answer, conversation: "gone" }] });
+          return [texts.sort(), (await store.messages()).map(({ text }) => text)];
+        }""",
+        chat,
+    )
+    assert kept == [["Hello", "One."], ["Hello"]]
