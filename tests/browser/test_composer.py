@@ -36,15 +36,16 @@ async def test_each_conversation_keeps_its_draft(page: Page, fake: FakeServer) -
     await message(page).fill("of the next")
     await page.get_by_role("button", name="First", exact=True).click()
     await expect(message(page)).to_have_value("of the first")
+    await message(page).fill("of the first, longer")
     # At once: what was typed last must not be lost.
     await page.reload()
-    await expect(message(page)).to_have_value("of the first")
+    await expect(message(page)).to_have_value("of the first, longer")
     await expect(page.get_by_role("button", name="Send")).to_be_enabled()
     await page.get_by_role("button", name="New chat").click()
     await expect(message(page)).to_have_value("of the next")
 
     await answered(page, fake, "Second")
-    await drafts_are(page, "Object.values(drafts).join() === 'of the first'")
+    await drafts_are(page, "Object.values(drafts).join() === 'of the first, longer'")
     await page.reload()
     await expect(last_answer(page)).to_contain_text("Yes.")
     await expect(message(page)).to_have_value("")

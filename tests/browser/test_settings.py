@@ -178,6 +178,15 @@ async def test_a_chat_keeps_its_own_setup_and_tabs_agree(
     await expect(settings.get_by_role("textbox", name="Temperature", exact=True)).to_have_value("0.6")
     assert await sampling_of(page, fake) == {"temperature": 0.6, "top_p": 0.95}
 
+    # What is being written when another chat is opened belongs to the one it was written in.
+    prompt = same.get_by_role("textbox", name="System prompt")
+    await prompt.press_sequentially("Be brief.")
+    await other.keyboard.press("Control+Shift+O")
+    await expect(prompt).to_have_value("")
+    await other.get_by_role("button", name="Hello", exact=True).first.click()
+    await other.get_by_role("button", name="Hello", exact=True).last.click()
+    await expect(prompt).to_have_value("Be brief.")
+
     await same.get_by_role("button", name="Use for new chats").click()
     await expect(same.get_by_role("button", name="Use for new chats")).to_be_hidden()
     await page.get_by_role("button", name="New chat", exact=True).click()

@@ -106,11 +106,19 @@ async def test_a_draft_waits_for_the_answer_that_runs(page: Page, fake: FakeServ
 
 async def test_one_that_is_overtaken_ends_before_the_next_begins(context: BrowserContext) -> None:
     async with serving(context) as (server, page):
+        sent: list[str] = []
+        page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame))))
+        await page.reload()
+        await expect(page.locator("#link")).to_have_attribute("data-state", "open")
+        await expect(page.locator("body[data-ready]")).to_be_visible()
+        await stop_clock(page)
         await write(page, DRAFT)
+        await page.clock.run_for(400)
         await eventually(lambda: len(server.engine.submitted) == 1)
         await write(page, DRAFT + "and where does it begin, and where does it end?")
+        await page.clock.run_for(1000)
         await eventually(lambda: len(server.engine.aborted) == 1)
-        assert len(server.engine.submitted) == 1
+        assert len([frame for frame in sent if '"response.create"' in frame]) == 1
         server.gate.step()
         await eventually(lambda: len(server.engine.submitted) == 2)
         # The question itself overtakes, too.
@@ -118,4 +126,5 @@ async def test_one_that_is_overtaken_ends_before_the_next_begins(context: Browse
         await eventually(lambda: len(server.engine.aborted) == 2)
         await eventually(lambda: len(server.engine.submitted) == 3)
         server.gate.open()
+        await page.clock.resume()
         await expect(last_answer(page).locator(".ending")).to_have_text("Cut because the context is full")

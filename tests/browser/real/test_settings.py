@@ -108,11 +108,11 @@ async def test_a_draft_that_was_warmed_up_is_not_computed_again(page: Page, orig
     await write(settings, "Longest answer, in tokens", "2")
     switch = settings.get_by_role("switch", name="Warm up while typing")
     await switch.uncheck()
-    await answer(page, f"One. {STORY * 6}")
+    await answer(page, f"One. {STORY * 4}")
     await switch.check()
 
     await page.get_by_role("button", name="New chat", exact=True).click()
-    question = f"Two. {STORY * 6}"
+    question = f"Two. {STORY * 4}"
     await page.get_by_role("textbox", name="Message").fill(question)
     await eventually(lambda: frames.usages(warm_ups=True))
     await page.keyboard.press("Enter")
