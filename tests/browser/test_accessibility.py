@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.app.harness import eventually
 from tests.browser.conftest import REPORT_VIOLATIONS, Watch
-from tests.browser.fake import FakeServer, Reply
+from tests.browser.fake import FakeServer, Reply, says
 from tests.browser.person import ask, last_answer
+from tests.browser.views import Tour
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -118,6 +120,57 @@ async def test_tab_comes_to_a_way_past_the_chats_first(page: Page) -> None:
     await expect(skip).to_be_in_viewport()
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+
+
+async def test_with_the_readers_own_colours_states_are_still_seen(page: Page, fake: FakeServer) -> None:
+    fake.scripts.append(says("Hello."))
+    await page.emulate_media(forced_colors="active")
+    await ask(page, "Hi")
+    await expect(last_answer(page)).to_contain_text("Hello.")
+    await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+    line = "(element) => getComputedStyle(element).outlineStyle"
+    assert await page.locator("#composer").evaluate(line) == "solid"
+    assert await page.locator("#conversations .current").evaluate(line) == "solid"
+    assert await page.locator(".themes label:has(:checked)").evaluate(line) == "solid"
+    await page.get_by_role("button", name="New chat").first.focus()
+    await page.keyboard.press("Tab")
+    assert await page.locator(":focus").evaluate(line) == "solid"
+    border = "(element) => getComputedStyle(element).borderTopStyle"
+    assert await page.locator(".question").evaluate(border) == "solid"
+    # The dot that says whether there is a connection.
+    colours = "(dot) => [dot, document.body].map((each) => getComputedStyle(each).backgroundColor)"
+    dot, ground = await page.locator("#link i").evaluate(colours)
+    assert dot != ground
+
+
+async def test_at_four_times_the_size_nothing_is_lost(page: Page, fake: FakeServer) -> None:
+    """A screen of 1280 by 1024 pixels is one of 320 by 256 then."""
+    await page.set_viewport_size({"width": 320, "height": 256})
+    async for view in Tour(page, fake).views():
+        assert await page.evaluate("document.documentElement.scrollWidth") == 320, view
+        if view == "answer":
+            break
+    await expect(page.get_by_role("button", name="Send")).to_be_in_viewport(ratio=1)
+    shown = "(scroller) => scroller.clientHeight"
+    assert await page.locator("#scroller").evaluate(shown) > 64
+    await page.get_by_role("button", name="Conversations").click()
+    await page.get_by_role("link", name="Engine").scroll_into_view_if_needed()
+    await expect(page.get_by_role("link", name="Engine")).to_be_in_viewport(ratio=1)
+
+
+async def test_a_conversation_is_printed_whole_and_alone(page: Page, fake: FakeServer) -> None:
+    fake.scripts.append(says(*(f"Line {n}\n\n" for n in range(90))))
+    await page.emulate_media(color_scheme="dark")
+    await ask(page, "Count")
+    await expect(last_answer(page).get_by_text("Line 89")).to_be_visible()
+    await page.emulate_media(media="print")
+    for part in ("#sidebar", "#composer", "main > header", "#skip"):
+        await expect(page.locator(part)).to_be_hidden()
+    await expect(page.get_by_role("heading", name="Count", level=1)).to_be_visible()
+    height = "document.documentElement.scrollHeight"
+    assert await page.evaluate(height) > await page.locator("#transcript").evaluate("(it) => it.clientHeight")
+    ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert min(int(part) for part in re.findall(r"\d+", ground)) > 240
 
 
 LEAKS = {
