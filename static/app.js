@@ -66,7 +66,6 @@ const composer = new Composer($("#composer"), {
   },
   onstop: () => chat.stop(current),
   onchange: write,
-  onback: () => transcript.editLast(),
 });
 const removal = new RemovalDialog($("#dialogs"));
 const menu = new Menu();

@@ -1,7 +1,7 @@
 /**
  * The box one writes in, and its button that sends or stops.
- * Knows keys, IMEs and touch keyboards. It does not know conversations: it calls `onsend(text)`, `onstop()`,
- * `onchange(text)` for what somebody is writing, and `onback()` when it is empty and somebody wants the last question.
+ * Knows keys, IMEs and touch keyboards. It does not know conversations: it calls `onsend(text)`, `onstop()`
+ * and, for what somebody is writing, `onchange(text)`.
  */
 
 import { text } from "../texts.js";
@@ -66,8 +66,6 @@ export class Composer {
   }
 
   #key(event) {
-    const isUp = event.key === "ArrowUp" && !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey;
-    if (isUp && !this.#field.value && !event.isComposing && this.#handlers.onback()) event.preventDefault();
     if (!isSend(event)) return;
     event.preventDefault();
     if (!this.#busy) this.#send();
