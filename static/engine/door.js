@@ -1,5 +1,6 @@
 /**
- * The way to the engine view: its modules and styles, which most visits do not need, are loaded when it is opened first.
+ * The way to the engine view: its modules and styles, which most visits do not need, are loaded when it is opened
+ * for the first time.
  */
 
 import { loadStyles } from "../view/dom.js";

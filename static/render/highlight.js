@@ -38,7 +38,10 @@ const LANGUAGES = {
 const WITHIN = { markdown: ["xml"], php: ["xml"], shell: ["bash"], xml: ["css", "javascript"] };
 
 const FILES = new Map(
-  Object.entries(LANGUAGES).flatMap(([file, names]) => `${file} ${names}`.trim().split(" ").map((name) => [name, file])),
+  Object.entries(LANGUAGES).flatMap(([file, others]) => {
+    const names = `${file} ${others}`.trim().split(" ");
+    return names.map((name) => [name, file]);
+  }),
 );
 
 const LONGEST = 12_000;
