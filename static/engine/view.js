@@ -104,7 +104,7 @@ export class EngineView {
     this.#owners.keep(new Set([...stays, ...picture.running.map(({ id }) => id)]));
     const now = performance.now();
     this.#figures.update(picture);
-    this.#ticks.update(Math.min(now - this.#shownAt, LONGEST_SLIDE_MS));
+    this.#ticks.update(Math.max(1, Math.min(now - this.#shownAt, LONGEST_SLIDE_MS)));
     this.#blocks.update(picture);
     this.#savings.update(picture);
     const signOf = (id) => this.#owners.signOf(id);

@@ -30,8 +30,8 @@ async def test_work_is_seen_and_gone(page: Page) -> None:
     await expect(panel.locator(".free dd")).to_have_text(re.compile(r"^[\d,]+of [\d,]+$"))
     await page.evaluate(WATCH)
     await page.get_by_role("button", name="Send it some work").click()
-    await expect(panel.locator(".head .state")).to_have_text("Working", timeout=60_000)
-    await expect(page.get_by_role("button", name="Send it some work")).to_be_visible(timeout=60_000)
+    await expect(panel.locator(".head .state")).to_have_text("Working", timeout=120_000)
+    await expect(page.get_by_role("button", name="Send it some work")).to_be_visible(timeout=120_000)
     signs = panel.locator(".answers .sign")
     assert len(set(await signs.all_inner_texts())) == 6
     for answer in await panel.locator(".answers li").all():
