@@ -47,8 +47,8 @@ export class PresetPicker {
       ),
     );
     this.#naming.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
+      if (event.key !== "Escape" || event.isComposing) return;
+      event.preventDefault();
       this.#endNaming();
     });
     this.#select.addEventListener("change", () => this.#handlers.onchoose(this.#find(this.#select.value)));

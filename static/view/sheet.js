@@ -38,10 +38,9 @@ export class Sheet {
     opener.setAttribute("aria-expanded", "false");
     opener.addEventListener("click", () => this.toggle());
     this.#dialog.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || event.isComposing) return;
+      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
       // Elsewhere the key stops the answer.
       event.preventDefault();
-      event.stopPropagation();
       this.close();
     });
     // A phone's gesture of going back.
