@@ -13,7 +13,7 @@ const BALANCED = Object.freeze({ temperature: 0.6, top_p: 0.95 });
 /** What a new conversation has until somebody chooses. */
 export const FIRST_SETUP = Object.freeze({ model: null, system: "", sampling: BALANCED });
 
-/** Those that come with the page. They say how words are chosen, and nothing of what is said; texts have their names. */
+/** Those that come with the page, named in its texts. They say how words are chosen, and nothing of what is said. */
 export const BUILT_IN = Object.freeze([
   { id: "balanced", setup: { sampling: BALANCED } },
   { id: "precise", setup: { sampling: { temperature: 0 } } },

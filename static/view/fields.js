@@ -100,7 +100,8 @@ export class NumberField extends Field {
 
   constructor(name, { slider, onchange }) {
     const input = h("input", { type: "text", inputmode: "decimal", autocomplete: "off", class: "number" });
-    const range = slider ? h("input", { type: "range", "aria-label": text("setup.slider", text(`sampling.${name}`)) }) : null;
+    const label = text("setup.slider", text(`sampling.${name}`));
+    const range = slider ? h("input", { type: "range", "aria-label": label }) : null;
     super(name, input, { onchange, row: [input], below: range ? [range] : [] });
     this.#slider = range;
     range?.addEventListener("input", () => {
@@ -171,7 +172,8 @@ export class LinesField extends Field {
   read() {
     const lines = this.input.value.split("\n").filter((line) => line !== "");
     if (!lines.length) return { value: undefined };
-    const value = lines.map((line) => line.replace(/\\(.)/g, (pair, letter) => ({ n: "\n", "\\": "\\" })[letter] ?? pair));
+    const meant = { "\\n": "\n", "\\\\": "\\" };
+    const value = lines.map((line) => line.replace(/\\./g, (pair) => meant[pair] ?? pair));
     const { items, maxItems } = this.schema.anyOf.find(({ type }) => type === "array");
     if (value.length > maxItems) {
       return { problem: text("setup.tooMany", figure(value.length), figure(maxItems)) };

@@ -12,7 +12,8 @@ export class ModelPicker {
 
   constructor(onchoose) {
     this.#select.addEventListener("change", () => onchoose(this.#select.value || null));
-    this.element = h("div", { class: "field" }, h("label", { for: "model" }, text("setup.model")), selectBox(this.#select));
+    const label = h("label", { for: "model" }, text("setup.model"));
+    this.element = h("div", { class: "field" }, label, selectBox(this.#select));
   }
 
   /** @param {string | null} chosen @param models entries of `GET /v1/models` */

@@ -10,7 +10,14 @@ import { bytes } from "./format.js";
 export class PageSettings {
   element;
   #warmUp = h("input", { type: "checkbox", role: "switch", id: "warm-up", "aria-describedby": "warm-up-help" });
-  #key = h("input", { type: "password", id: "api-key", dir: "ltr", autocomplete: "off", spellcheck: "false", "aria-describedby": "api-key-problem api-key-help" });
+  #key = h("input", {
+    type: "password",
+    id: "api-key",
+    dir: "ltr",
+    autocomplete: "off",
+    spellcheck: "false",
+    "aria-describedby": "api-key-problem api-key-help",
+  });
   #keyProblem = h("p", { class: "problem", id: "api-key-problem", role: "status" });
   #forget = h("button", { type: "button", class: "link-button" }, text("settings.forgetKey"));
   #kept = h("p", { class: "help" });
@@ -22,10 +29,11 @@ export class PageSettings {
     this.#forget.addEventListener("click", () => this.#give("", actions));
     this.#persist.addEventListener("click", () => this.#askToPersist());
     const button = (key, kind, onclick) => h("button", { type: "button", class: `button ${kind}`, onclick }, text(key));
-    const key = h("form", { class: "field", onsubmit: (event) => {
+    const use = (event) => {
       event.preventDefault();
       this.#give(this.#key.value.trim(), actions);
-    } },
+    };
+    const key = h("form", { class: "field", onsubmit: use },
       h("label", { for: "api-key" }, text("settings.key")),
       h("div", { class: "with-button" }, this.#key, h("button", { class: "button" }, text("settings.useKey"))),
       this.#keyProblem,
@@ -52,7 +60,7 @@ export class PageSettings {
     );
   }
 
-  /** @param {{warmUp: boolean, apiKey: string, refused: boolean}} what `refused`: the server asks for a key, or another */
+  /** @param what {warmUp, apiKey, refused}; `refused`: the server asks for a key, or for another */
   show({ warmUp, apiKey, refused }) {
     this.#warmUp.checked = warmUp;
     if (this.#key !== document.activeElement) this.#key.value = apiKey;

@@ -1,6 +1,6 @@
 /**
- * Chooses among presets, and keeps one's own: saves, renames, deletes them. Knows names; what a preset says is setup.js's.
- * It calls `onchoose(preset)`, and `onkeep(presets)` with all of one's own when they changed.
+ * Chooses among presets, and keeps one's own: saves, renames, deletes them. Knows names; what a preset says is
+ * setup.js's. It calls `onchoose(preset)`, and `onkeep(presets)` with all of one's own when they changed.
  */
 
 import { BUILT_IN, presetOf } from "../model/setup.js";
@@ -26,7 +26,7 @@ export class PresetPicker {
   #select = h("select", { id: "preset" });
   #actions = h("div", { class: "actions" });
   #naming;
-  #name = h("input", { type: "text", id: "preset-name", dir: "auto", maxlength: "60", autocomplete: "off", required: true });
+  #name = h("input", { id: "preset-name", dir: "auto", maxlength: "60", autocomplete: "off", required: true });
   /** Called with the name that was given. */
   #named = null;
   #own = [];
