@@ -73,7 +73,7 @@ const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat);
 const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu, {
   onopen: show,
   onrename: (id, title) => chat.rename(id, title),
-  onpin: (id, pinned) => chat.pin(id, pinned),
+  onpin: pin,
   onexport: (id, format) => transfer.exportOne(id, format),
   onremove: remove,
 });
@@ -189,6 +189,11 @@ function showJump() {
   $("#jump").hidden = follower.following || document.body.dataset.view === "empty";
 }
 
+function pin(id, pinned) {
+  chat.pin(id, pinned);
+  announce(text(pinned ? "list.isPinned" : "list.isUnpinned"));
+}
+
 async function remove(id) {
   // What is seen to be gone must be gone, even if the page is reloaded at once.
   const question = { title: text("removal.title"), what: chat.get(id).title, words: text("removal.what") };
@@ -251,7 +256,7 @@ $("#notice button").addEventListener("click", () => {
   $("#notice").hidden = true;
 });
 bindShortcuts(keys, {
-  chat, engine, follower, help, search, settings, sidebar, transcript, show, showEngine, remove,
+  chat, engine, follower, help, search, settings, sidebar, transcript, show, showEngine, pin, remove,
   get current() {
     return current;
   },

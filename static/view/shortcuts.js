@@ -5,15 +5,14 @@
  * one for the same thing, it is theirs.
  */
 
-import { language, text } from "../texts.js";
-import { announce } from "./announce.js";
+import { language } from "../texts.js";
 
 const MESSAGE = "#composer textarea";
 const EMPTY_MESSAGE = `${MESSAGE}:placeholder-shown`;
 
 /**
- * @param page {chat, current, show(id), remove(id), showEngine(), search, settings, sidebar, transcript, follower, engine,
- *   help}: the conversation on screen, null where there is none, and all that is around it
+ * @param page {chat, current, show(id), pin(id, pinned), remove(id), showEngine(), search, settings, sidebar, transcript,
+ *   follower, engine, help}: the conversation on screen, null where there is none, and all that is around it
  */
 export function bindShortcuts(keys, page) {
   bindChats(keys, page);
@@ -30,7 +29,7 @@ function bindChats(keys, page) {
   on("alt+arrowup", "keys.previousChat", () => go(page, -1));
   on("alt+arrowdown", "keys.nextChat", () => go(page, 1));
   on("f2", "keys.rename", withCurrent((id) => sidebar.rename(id)));
-  on("mod+shift+u", "keys.pin", withCurrent((id) => pin(chat, id)));
+  on("mod+shift+u", "keys.pin", withCurrent((id) => page.pin(id, !chat.get(id).pinned)));
   on("mod+shift+backspace", "keys.removeChat", withCurrent((id) => page.remove(id)));
 }
 
@@ -67,12 +66,6 @@ function go({ chat, current, show }, step) {
   const next = at < 0 ? list[0] : list[at + step];
   if (!next) return false;
   void show(next.id);
-}
-
-function pin(chat, id) {
-  const { pinned } = chat.get(id);
-  chat.pin(id, !pinned);
-  announce(text(pinned ? "keys.unpinned" : "keys.pinned"));
 }
 
 /** What lies on top goes first. */
