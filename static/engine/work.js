@@ -5,6 +5,7 @@
  * Knows the socket client. It does not know the engine: by which sign a row is drawn is told to it.
  */
 
+import { FIRST_SETUP } from "../model/setup.js";
 import { h, icon } from "../view/dom.js";
 import { figure } from "../view/format.js";
 import { text, texts } from "../texts.js";
@@ -40,7 +41,7 @@ export class Work {
   start() {
     const questions = texts("engine.work.questions");
     // All begin with the same words, so their first blocks are one and the same.
-    const shared = { instructions: text("engine.work.instructions"), store: false, on_disconnect: "cancel" };
+    const shared = { instructions: text("engine.work.instructions"), store: false, on_disconnect: "cancel", ...FIRST_SETUP.sampling };
     this.#lines = LENGTHS.map((length, i) => {
       const input = questions[i % questions.length];
       return new Line(input, this.#wire.respond({ input, max_output_tokens: length, ...shared }));
