@@ -59,6 +59,6 @@ async def test_keep_find_save_and_bring_back_a_chat(page: Page) -> None:
     await dialog.get_by_role("button", name="Close").click()
     await expect(page.locator("#conversations h2")).to_have_text(["Pinned"])
     await page.locator("#conversations .open").click()
-    await expect(page.get_by_role("article", name="You")).to_have_text(question)
+    await expect(page.locator("#transcript .question")).to_have_text(question)
     await expect(last_answer(page).locator(".prose")).to_have_text(answer, use_inner_text=True)
     await expect(last_answer(page).locator(".figures")).to_contain_text("token")
