@@ -39,8 +39,10 @@ STREAM = """async ([text, step]) => {
     root.replaceChildren();
     const counts = { late: [], parts: 0, frames: 0, whole: 0 };
     const blockOf = (node) => { while (node.parentNode !== root) node = node.parentNode; return node; };
-    const observer = new MutationObserver(() => {});
-    const changes = () => observer.takeRecords().filter(({ target }) => root.contains(target));
+    const records = [];
+    const observer = new MutationObserver((some) => records.push(...some));
+    const changes = () =>
+        [...records.splice(0), ...observer.takeRecords()].filter(({ target }) => root.contains(target));
     observer.observe(root, { childList: true, subtree: true, characterData: true, attributes: true });
     const view = new MarkdownView(root);
     for (let end = 0; end < text.length; end += step) {
@@ -51,7 +53,7 @@ STREAM = """async ([text, step]) => {
         for (const { target, addedNodes } of changes()) {
             const added = [...addedNodes];
             counts.parts += added.filter(({ nodeName }) => nodeName === "TR" || nodeName === "LI").length;
-            const shown = added.filter((node) => node.parentNode);
+            const shown = added.filter((node) => node instanceof Element && node.parentNode);
             const blocks = target === root ? shown : [blockOf(target)];
             for (const block of blocks) {
                 const place = [...root.children].indexOf(block);
