@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -17,9 +18,10 @@ from playwright.async_api import BrowserContext, Page, expect
 from tests.browser.conftest import Watch
 
 
-@pytest.fixture(scope="session")
-def origin(default_model_dir: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--model", str(default_model_dir)]
+@contextlib.contextmanager
+def served(model: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server of its own process: where it is, and the process, which may be ended before."""
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--model", str(model)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKWIRE_")}
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -28,13 +30,19 @@ def origin(default_model_dir: Path) -> Iterator[str]:
     try:
         for line in server.stdout:
             if found := re.search(r"http://[^\s/]+", line):
-                yield found[0]
+                yield found[0], server
                 break
         else:
             pytest.fail(f"the server ended with {server.wait()} before it was ready")
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate()
+
+
+@pytest.fixture(scope="session")
+def origin(default_model_dir: Path) -> Iterator[str]:
+    with served(default_model_dir) as (origin, _):
+        yield origin
 
 
 @pytest.fixture
