@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import BrowserContext, Page, WebSocket, expect
 
-from tests.app.harness import RunningServer, eventually, running, said
+from app.store import Message
+from tests.app.harness import RunningServer, continued, eventually, fake_prompt, running, said
 from tests.browser.conftest import Watch
 from tests.browser.fake import FakeServer, Reply, Script, says
 from tests.browser.person import Tab, ask, is_kept, last_answer, stop_clock
@@ -47,15 +48,32 @@ async def serving(context: BrowserContext, **settings: Any) -> AsyncIterator[tup
 
 
 async def whole_text(page: Page) -> str:
-    """Of the last answer, which has ended with all its tokens."""
-    figures = last_answer(page).locator(".figures")
-    await expect(figures).to_contain_text("Cut because the context is full")
-    tokens = re.search(r"(\d+) tokens", await figures.inner_text())
+    """Of the last answer, which has ended with all its tokens, of one response."""
+    tokens = re.search(r"(\d+) tokens", await last_figures(page))
     assert tokens is not None
-    await last_answer(page).get_by_role("button", name="Copy answer").click()
-    text: str = await page.evaluate("navigator.clipboard.readText()")
+    text = await last_words(page)
     assert text == said("Hello", int(tokens[1]))
     return text
+
+
+async def last_figures(page: Page) -> str:
+    """Of the last answer, when it has filled the context."""
+    figures = last_answer(page).locator(".figures")
+    await expect(figures).to_contain_text("Cut because the context is full")
+    return await figures.inner_text()
+
+
+async def last_words(page: Page) -> str:
+    await last_answer(page).get_by_role("button", name="Copy answer").click()
+    text: str = await page.evaluate("navigator.clipboard.readText()")
+    return text
+
+
+def gone_on_with(before: str, length: int) -> str:
+    """The answer to "Hello" whose rest was asked for anew after this text."""
+    asked: list[Message] = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": before}]
+    # The fake model's message that goes on has no end.
+    return before + continued(fake_prompt(asked)[:-1], length - len(before))
 
 
 async def test_a_reload_at_token_20_loses_nothing(context: BrowserContext) -> None:
@@ -96,7 +114,10 @@ async def test_an_answer_that_nobody_read_for_too_long_goes_on_when_its_reader_i
         await eventually(lambda: server.engine.aborted)
         server.gate.open()
         await page.goto(server.url)
-        assert len(await whole_text(page)) > 100
+        assert "continued" in await last_figures(page)
+        text = await last_words(page)
+        assert len(text) > 100
+        assert text in [gone_on_with(said("Hello", seen), len(text)) for seen in range(1, 22)]
 
 
 # -- with a server that tells what the test wants ------------------------------------------------------------

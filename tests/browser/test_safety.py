@@ -209,7 +209,7 @@ async def test_user_text_is_text(page: Page, fake: FakeServer) -> None:
     hostile = "<img src=x onerror='window.pwned=1'> **not bold** [l](javascript:1)"
     await page.get_by_role("textbox", name="Message").fill(hostile)
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("article", name="You")).to_have_text(hostile)
+    await expect(page.get_by_role("article", name="You").locator(".question")).to_have_text(hostile)
     # The title in the list comes from the same text.
     await expect(page.locator("#conversations li")).to_contain_text("<img src=x")
 

@@ -39,6 +39,7 @@ async def test_ask_watch_stop_and_come_back(context: BrowserContext, origin: str
     await field.fill("What is the capital of France? Answer in one sentence.")
     await page.keyboard.press("Enter")
     await expect(answers.last.locator(".figures")).to_contain_text("tokens/s", timeout=30_000)
+    await expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=30_000)
     await expect(answers.last.locator(".prose")).to_contain_text(re.compile(r"\w"))
     first = await prose(answers.first)
 
