@@ -19,8 +19,8 @@ help:
 serve: $(VENV)/.installed
 	@exec $(BIN)/tickwire serve $(ARGS)
 
-# Most tests run side by side; those of models on all cores, and of the page in a browser, come after, one by one.
-ONE_BY_ONE := tests/models tests/browser tests/app/test_parity.py tests/app/test_serve.py
+# Most tests run side by side; those of models on all cores, in a browser or not, come after, one by one.
+ONE_BY_ONE := tests/models tests/browser/real tests/browser/test_lighthouse.py tests/app/test_parity.py tests/app/test_serve.py
 
 test: lint browser
 ifeq ($(ARGS),)

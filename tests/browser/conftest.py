@@ -47,7 +47,7 @@ def chromium_path() -> str:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    expect.set_options(timeout=5000)
+    expect.set_options(timeout=15_000)
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
         yield chromium
