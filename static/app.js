@@ -28,7 +28,7 @@ import { Keys } from "./view/keys.js";
 import { LinkView } from "./view/link.js";
 import { Menu } from "./view/menu.js";
 import { RemovalDialog } from "./view/removal.js";
-import { point, SearchDialog } from "./view/search.js";
+import { SearchDoor } from "./view/search_door.js";
 import { Settings } from "./view/settings.js";
 import { bindShortcuts } from "./view/shortcuts.js";
 import { Sidebar } from "./view/sidebar.js";
@@ -88,10 +88,11 @@ const transcript = new Transcript($("#transcript"), chat, {
   focus: () => composer.focus(),
   begin: () => show(null),
 });
-const search = new SearchDialog($("#dialogs"), $("#open-search"), chat, showAt);
+const search = new SearchDoor($("#dialogs"), $("#open-search"), { chat, onopen: showAt, ontrouble: notLoaded });
 const settings = new Settings({ chat, preferences, models }, $("#dialogs"), $("#settings-open"), {
   exportAll: () => transfer.exportAll("json"),
   removeAll,
+  ontrouble: notLoaded,
 });
 showWelcome($("#welcome"), ask);
 const engine = new EngineDoor($("#engine-view"), {
@@ -99,6 +100,7 @@ const engine = new EngineDoor($("#engine-view"), {
   headers: () => server.headers,
   responseIds: () => chat.list.map(({ id }) => chat.running(id)?.responseId).filter(Boolean),
   onback: () => show(current),
+  ontrouble: notLoaded,
 });
 
 function write(draft) {
@@ -132,21 +134,21 @@ async function show(id) {
   composer.focus();
 }
 
-/** Shows a conversation at one of its messages, or with null at its end. */
+/** Shows a conversation at one of its messages, or with null at its end. Resolves to that message's element. */
 async function showAt(id, found) {
   await show(id);
   // It may have been removed since it was found.
   const message = found && chat.siblings(found).find((each) => each.id === found.id);
-  if (!message || current !== id) return;
+  if (!message || current !== id) return null;
   if (!chat.path(id).includes(message)) chat.choose(message);
-  point($(`[data-message="${message.id}"]`));
+  return $(`[data-message="${message.id}"]`);
 }
 
 /** Shows the engine; the conversation stays where it is, behind it. */
 function showEngine() {
   sidebar.close();
   address.nameEngine();
-  void engine.open();
+  engine.open();
   showTitle();
 }
 
@@ -206,6 +208,11 @@ function notify(words) {
   const notice = $("#notice");
   notice.querySelector("p").textContent = words;
   notice.hidden = false;
+}
+
+/** Somebody waits for a part of the page, and it did not come. */
+function notLoaded() {
+  notify(text("page.notLoaded"));
 }
 
 async function removeAll() {

@@ -1,37 +1,31 @@
-/**
- * The way to the engine view: its modules and styles, which most visits do not need, are loaded when it is opened
- * for the first time.
- */
+/** The way to the engine view, which lies in the page's own place: it may be left before it has come. */
 
+import { Door } from "../view/door.js";
 import { loadStyles } from "../view/dom.js";
 
 export class EngineDoor {
   isOpen = false;
-  #root;
-  #options;
-  #loaded = null;
+  #door;
   #view = null;
 
-  /** As EngineView's. */
-  constructor(root, options) {
-    this.#root = root;
-    this.#options = options;
+  /** As EngineView's; and `ontrouble` is called when the view could not be loaded. */
+  constructor(root, { ontrouble, ...options }) {
+    const load = async () => {
+      const [{ EngineView }] = await Promise.all([import("./view.js"), loadStyles("/static/styles/engine.css")]);
+      this.#view = new EngineView(root, options);
+      return this.#view;
+    };
+    this.#door = new Door(load, () => {
+      if (!this.isOpen) return;
+      options.onback();
+      ontrouble();
+    });
   }
 
-  async open() {
+  open() {
     document.body.dataset.view = "engine";
     this.isOpen = true;
-    try {
-      this.#loaded ??= Promise.all([import("./view.js"), loadStyles("/static/styles/engine.css")]);
-      const [{ EngineView }] = await this.#loaded;
-      this.#view ??= new EngineView(this.#root, this.#options);
-    } catch (error) {
-      this.#loaded = null;
-      console.warn("The engine view could not be loaded:", error);
-      if (this.isOpen) this.#options.onback();
-      return;
-    }
-    if (this.isOpen) this.#view.open();
+    void this.#door.open((view) => this.isOpen && view.open());
   }
 
   close() {

@@ -31,9 +31,9 @@ export function withPreset(setup, preset) {
   return { ...setup, ...preset.setup };
 }
 
-/** The first of these presets that changes nothing in a setup; undefined: none does. */
-export function presetOf(setup, presets) {
-  return presets.find((preset) => sameSetup(withPreset(setup, preset), setup));
+/** The preset that a setup is, one's own before those that came with the page; undefined: none. */
+export function presetIn(setup, own) {
+  return [...own, ...BUILT_IN].find((preset) => sameSetup(withPreset(setup, preset), setup));
 }
 
 export function sameSetup(one, other) {

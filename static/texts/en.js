@@ -27,6 +27,7 @@ export default {
     skip: "Skip to the message box",
     title: (name) => `${name} · Tickwire`,
     notKept: (reason) => `This browser could not keep the conversation: ${reason}`,
+    notLoaded: "This could not be loaded. Please try again.",
     keepsNothing: "This browser keeps no conversations for this page: they last until it is closed.",
   },
 

@@ -1,4 +1,4 @@
-/** Figures and dates as people read them, in the reader's own language. */
+/** Figures, dates and names as people read them, in the reader's own language. */
 
 import { text } from "../texts.js";
 
@@ -66,4 +66,9 @@ export function dayName(time, now = Date.now()) {
   if (time >= daysAgo(1)) return text("list.yesterday");
   if (time >= daysAgo(6)) return text("list.lastDays");
   return (new Date(time).getFullYear() === today.getFullYear() ? month : monthOfYear).format(time);
+}
+
+/** What a setup is called that is this preset; undefined: it is none. */
+export function presetName(preset) {
+  return preset ? (preset.name ?? text(`preset.${preset.id}`)) : text("preset.changed");
 }

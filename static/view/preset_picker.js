@@ -3,23 +3,14 @@
  * setup.js's. It calls `onchoose(preset)`, and `onkeep(presets)` with all of one's own when they changed.
  */
 
-import { BUILT_IN, presetOf } from "../model/setup.js";
+import { BUILT_IN, presetIn } from "../model/setup.js";
 import { newId } from "../model/store.js";
 import { text } from "../texts.js";
 import { h } from "./dom.js";
 import { selectBox } from "./fields.js";
+import { presetName } from "./format.js";
 
 const CHANGED = "";
-
-/** The preset that a setup is, one's own before those that came with the page; undefined: none. */
-export function presetIn(setup, own) {
-  return presetOf(setup, [...own, ...BUILT_IN]);
-}
-
-/** What a setup is called. */
-export function presetName(preset) {
-  return preset ? (preset.name ?? text(`preset.${preset.id}`)) : text("preset.changed");
-}
 
 export class PresetPicker {
   element;

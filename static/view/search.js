@@ -1,11 +1,10 @@
 /**
- * The search over all chats, in a dialog: a field, and what was found, as one types. Knows hits and keys; where they
- * come from, and how one is opened, is told to it. What it read lasts as long as the dialog is open.
+ * The search over all chats, in a dialog: what was found, as one types. Knows hits and keys; where they come from, and
+ * how one is opened, is told to it. What it read lasts as long as the dialog is open.
  */
 
-import { h, iconButton } from "./dom.js";
+import { h } from "./dom.js";
 import { dayName, figure } from "./format.js";
-import { keysOf } from "./keys.js";
 import { marked, Search, snippet, wordsOf } from "../model/search.js";
 import { text } from "../texts.js";
 
@@ -16,7 +15,7 @@ export class SearchDialog {
   #dialog;
   #field;
   #list;
-  #state = h("p", { class: "state", role: "status" });
+  #state;
   #chat;
   #onopen;
   #search = null;
@@ -26,52 +25,27 @@ export class SearchDialog {
   #frame = null;
 
   /**
-   * @param root where dialogs are
-   * @param button opens it, and tells which keys do
+   * @param parts {dialog, field, list, state}, as search_door.js has made them
    * @param chat the Chat that is searched
-   * @param onopen called with a conversation's id, and with the message that was found or null
+   * @param onopen shows a conversation, by its id, at the message that was found or null; resolves to the message's
+   *   element where it shows one
    */
-  constructor(root, button, chat, onopen) {
-    button.addEventListener("click", () => this.open());
-    button.querySelector("kbd").textContent = keysOf("mod+k").join(" ");
+  constructor({ dialog, field, list, state }, chat, onopen) {
+    this.#dialog = dialog;
+    this.#field = field;
+    this.#list = list;
+    this.#state = state;
     this.#chat = chat;
     this.#onopen = onopen;
-    this.#field = h("input", {
-      type: "text",
-      role: "combobox",
-      "aria-label": text("search.field"),
-      placeholder: text("search.placeholder"),
-      "aria-controls": "search-results",
-      "aria-expanded": "true",
-      "aria-autocomplete": "list",
-      autocomplete: "off",
-      autocapitalize: "off",
-      spellcheck: "false",
-      enterkeyhint: "go",
-      dir: "auto",
-      oninput: () => this.#changed(),
-      onkeydown: (event) => this.#key(event),
-    });
-    this.#list = h("ul", { id: "search-results", role: "listbox", "aria-label": text("search.results") });
-    const close = iconButton("close", text("page.close"), { onclick: () => this.#dialog.close() });
-    this.#dialog = h(
-      "dialog",
-      { id: "search", "aria-label": text("search.title") },
-      h("div", { class: "query" }, this.#field, close),
-      this.#list,
-      this.#state,
-    );
-    this.#dialog.addEventListener("close", () => this.#forget());
-    this.#dialog.addEventListener("click", ({ target }) => target === this.#dialog && this.#dialog.close());
-    root.append(this.#dialog);
+    field.addEventListener("input", () => this.#changed());
+    field.addEventListener("keydown", (event) => this.#key(event));
+    dialog.addEventListener("close", () => this.#forget());
   }
 
-  async open() {
-    if (this.#dialog.open) return;
+  /** The dialog was opened. */
+  async begin() {
     const search = new Search(this.#chat.list);
     this.#search = search;
-    this.#dialog.showModal();
-    this.#field.select();
     void this.#find();
     const everything = await this.#chat.everything();
     await search.add(everything);
@@ -146,10 +120,11 @@ export class SearchDialog {
     keys[event.key]();
   }
 
-  #go(index) {
+  async #go(index) {
     const { conversation, message } = this.#hits[index];
     this.#dialog.close();
-    this.#onopen(conversation.id, message);
+    const element = await this.#onopen(conversation.id, message);
+    if (element) point(element);
   }
 }
 
@@ -158,7 +133,7 @@ function elementsOf(pieces) {
 }
 
 /** Brings an element into view, and marks it for a moment. */
-export function point(element) {
+function point(element) {
   element.scrollIntoView({ block: "center" });
   element.classList.add("found");
   setTimeout(() => element.classList.remove("found"), POINT_MS);

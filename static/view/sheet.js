@@ -16,7 +16,7 @@ export class Sheet {
 
   /**
    * @param root where dialogs are
-   * @param opener the button that opens and closes it
+   * @param opener the button that opens and closes it, and is told whether it is open
    * @param {{id: string, title: string}} what
    * @param {...Element} content
    */
@@ -35,8 +35,6 @@ export class Sheet {
     );
     root.append(this.#dialog);
     opener.setAttribute("aria-controls", id);
-    opener.setAttribute("aria-expanded", "false");
-    opener.addEventListener("click", () => this.toggle());
     this.#dialog.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
       // Elsewhere the key stops the answer.
