@@ -297,7 +297,6 @@ export default {
   code: { copy: "Copy code", plain: "text", table: "Table", image: "Image" },
   keys: {
     title: "Keyboard",
-    open: "Keys",
     chats: "Chats",
     here: "This chat",
     page: "The page",

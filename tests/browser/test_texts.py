@@ -1,6 +1,9 @@
-"""The page in other languages: whose lines run the other way, and words of one in a page of another."""
+"""The page's texts: all are there and all are said. Lines that run the other way, and other languages."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
@@ -11,6 +14,76 @@ from tests.browser.languages import in_other_words
 from tests.browser.views import Tour, last_answer_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+STATIC = Path(__file__).parents[2] / "static"
+LEAVES = """async () => {
+  const { default: english } = await import("/static/texts/en.js");
+  const leaves = (branch, way) =>
+    Object.entries(branch).flatMap(([name, found]) =>
+      typeof found === "object" && !Array.isArray(found) ? leaves(found, `${way}${name}.`) : [way + name]);
+  return leaves(english, "");
+}"""
+"""The keys of all texts."""
+SAMPLING = (
+    "temperature top_p min_p top_k max_output_tokens repetition_penalty presence_penalty frequency_penalty seed"
+    " stop"
+)
+MADE = {
+    "answer.*": "interrupted stopped length failed",
+    "branches.*": "question answer",
+    "branches.*.*": "previous.question previous.answer next.question next.answer",
+    "context.*": "enough little full",
+    "context.short.*": "enough little full",
+    "engine.*.title": "ticks blocks savings",
+    "engine.*.what": "ticks blocks savings",
+    "engine.blocks.*": "full partial shared held kept free",
+    "engine.figures.*.name": "rate rows waiting tick hits free",
+    "engine.figures.*.what": "rate rows waiting tick hits free",
+    "engine.policies.*.how": "paged static reserve_max reserve_pow2",
+    "engine.policies.*.name": "paged static reserve_max reserve_pow2",
+    "engine.states.*": "working idle",
+    "engine.tables.*": (
+        "running ticks row prompt cached answer blocks session tick ms rows decoded read entered left"
+    ),
+    "engine.tick.*": "rows decoded read",
+    "engine.ticks.*": "decode prefill",
+    "keys.names.*": "mod alt shift enter escape backspace",
+    "link.*": "connecting open waiting refused closed",
+    "list.*": "live unread",
+    "preset.*": "balanced precise lively server",
+    "sampling.*": SAMPLING,
+    "sampling.help.*": SAMPLING,
+    "sampling.without.*": "max_output_tokens seed stop",
+    "transfer.*": "added known empty tooLong broken foreign leftOut",
+    "transfer.not.*": "zip notJson foreign nothing tooLarge",
+}
+"""Keys that are put together when they are read -> what stands in the gap."""
+SELECTORS = {"code.math"}
+"""What looks like a key and is none."""
+
+
+async def test_every_text_that_is_asked_for_is_there_and_every_text_is_asked_for(page: Page) -> None:
+    texts = set(await page.evaluate(LEAVES)) - {"dir"}
+    scripts = "".join(
+        path.read_text()
+        for path in STATIC.rglob("*.js")
+        if not {"vendor", "texts"} & set(path.relative_to(STATIC).parts)
+    )
+    sections = "|".join(sorted({key.split(".")[0] for key in texts}))
+    plain = set(re.findall(rf'"((?:{sections})(?:\.\w+)+)"', scripts)) - SELECTORS
+    markup = re.findall(
+        r'data-(?:text|label|name|placeholder)="([^"]+)"', (STATIC / "index.html").read_text()
+    )
+    gapped = re.findall(rf"`((?:{sections})\.(?:[\w.]|\$\{{[^}}]*\}})+)`", scripts)
+    assert {re.sub(r"\$\{[^}]*\}", "*", template) for template in gapped} == MADE.keys()
+    made = {
+        template.replace("*.*", "*").replace("*", filling)
+        for template, fillings in MADE.items()
+        for filling in fillings.split()
+    }
+    asked = plain | set(markup) | made
+    assert asked - texts == set(), "asked for, and not there"
+    assert texts - asked == set(), "there, and never asked for"
 
 
 async def test_from_right_to_left_everything_changes_sides(
