@@ -25,8 +25,8 @@ LEAVES = """async () => {
 }"""
 """The keys of all texts."""
 SAMPLING = (
-    "temperature top_p min_p top_k max_output_tokens repetition_penalty presence_penalty frequency_penalty seed"
-    " stop"
+    "temperature top_p min_p top_k max_output_tokens repetition_penalty presence_penalty "
+    "frequency_penalty seed stop"
 )
 MADE = {
     "answer.*": "interrupted stopped length failed",
