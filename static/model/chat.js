@@ -12,6 +12,7 @@
  *     trouble   the store refused to keep something           detail: {error}
  */
 
+import { Keeping } from "./keeping.js";
 import { isFurther, isRunning, RUNNING, timesAsked } from "./message.js";
 import { FIRST_SETUP, requestOf } from "./setup.js";
 import { newId } from "./store.js";
@@ -27,6 +28,7 @@ export class Chat extends EventTarget {
   #store;
   #wire;
   #tabs;
+  #keeping;
   #conversations = new Map();
   /** Conversation id -> its tree, of those that were opened. */
   #trees = new Map();
@@ -34,18 +36,16 @@ export class Chat extends EventTarget {
   #writings = new Map();
   /** Answers that run without a name, as another tab asks for them, or did. */
   #orphans = new Set();
-  /** Messages that the store does not have yet, or has refused. */
-  #unsaved = new Set();
-  /** Conversation id -> how often this tab has changed it. */
-  #changes = new Map();
 
   constructor(store, wire, tabs) {
     super();
     this.#store = store;
     this.#wire = wire;
     this.#tabs = tabs;
+    const ontrouble = (error) => this.#fire("trouble", { error });
+    this.#keeping = new Keeping(store, tabs, ontrouble);
     tabs.listen(
-      (conversationId) => this.#readAgain(conversationId),
+      (conversationId) => this.#readAgain(conversationId).catch(ontrouble),
       (messageId) => [...this.#writings.keys()].some(({ id }) => id === messageId),
     );
   }
@@ -81,7 +81,7 @@ export class Chat extends EventTarget {
   /** The messages of a conversation as it is read, from the first to the last. */
   async open(conversationId) {
     if (!this.#trees.has(conversationId)) {
-      const stored = await this.#read(conversationId);
+      const stored = await this.#keeping.read(conversationId);
       // Meanwhile another call may have read it, too.
       if (stored && !this.#trees.has(conversationId)) {
         this.#trees.set(conversationId, new Map());
@@ -212,13 +212,13 @@ export class Chat extends EventTarget {
 
   async remove(conversationId) {
     this.#forget(conversationId);
-    await this.#keepChange(conversationId, this.#store.remove(conversationId));
+    await this.#keeping.remove(conversationId);
   }
 
   async removeAll() {
     const ids = this.list.map(({ id }) => id);
     this.#forget(...ids);
-    await Promise.all(ids.map((id) => this.#keepChange(id, this.#store.remove(id))));
+    await Promise.all(ids.map((id) => this.#keeping.remove(id)));
   }
 
   /** Takes in conversations that were exported somewhere: [{conversation, messages}], with ids of their own. */
@@ -227,7 +227,7 @@ export class Chat extends EventTarget {
       // What was being written when it was exported is written by nobody here.
       const still = messages.map((each) => (isRunning(each) ? { ...each, status: Status.INTERRUPTED } : each));
       this.#conversations.set(conversation.id, conversation);
-      await this.#keep(conversation.id, this.#store.add(conversation, still));
+      await this.#keeping.add(conversation, still);
     }
     this.#fire("list");
   }
@@ -257,14 +257,11 @@ export class Chat extends EventTarget {
   /** Adds messages, of which the last is what is shown from now on. */
   #add(conversation, messages, isNew = false) {
     const { id } = conversation;
-    for (const message of messages) {
-      this.#tree(id).set(message.id, message);
-      this.#unsaved.add(message.id);
-    }
+    for (const message of messages) this.#tree(id).set(message.id, message);
     const { id: head, created: updated } = messages.at(-1);
     if (isNew) {
       Object.assign(conversation, { head, updated });
-      void this.#keepChange(id, this.#store.add(conversation, messages), messages);
+      void this.#keeping.add(conversation, messages);
       this.#fire("list");
     } else {
       void this.#change(id, { head, updated }, { added: messages });
@@ -277,7 +274,7 @@ export class Chat extends EventTarget {
     // While its reader thought about it, another tab may have removed it.
     if (!conversation) return Promise.resolve();
     Object.assign(conversation, fields);
-    const keeping = this.#keepChange(id, this.#store.change(id, fields, { added, removed }), added);
+    const keeping = this.#keeping.change(id, fields, { added, removed });
     this.#fire("list");
     if ("head" in fields || removed.length) this.#fire("path", { conversationId: id });
     return keeping;
@@ -362,7 +359,7 @@ export class Chat extends EventTarget {
 
   /** An answer has ended, with what it has now. */
   #settle(message) {
-    void this.#keep(message.conversation, this.#store.update(message));
+    void this.#keeping.update(message);
     this.#fireSettled(message);
   }
 
@@ -371,14 +368,14 @@ export class Chat extends EventTarget {
     this.#fire("list");
   }
 
-  // -- the store and the other tabs -------------------------------------------------------------------------
+  // -- what the store has -----------------------------------------------------------------------------------
 
   #tree(conversationId) {
     return this.#trees.get(conversationId) ?? new Map();
   }
 
   async #readAgain(conversationId) {
-    const stored = await this.#read(conversationId);
+    const stored = await this.#keeping.read(conversationId);
     if (!stored) {
       this.#forget(conversationId);
     } else if (this.#trees.has(conversationId)) {
@@ -390,14 +387,6 @@ export class Chat extends EventTarget {
     this.#fire("path", { conversationId });
   }
 
-  /** As the store has it, with all that this tab has changed. */
-  async #read(conversationId) {
-    const changes = this.#changes.get(conversationId);
-    const stored = await this.#store.read(conversationId);
-    // What was changed while it was read may be missing in what was read.
-    return changes === this.#changes.get(conversationId) ? stored : this.#read(conversationId);
-  }
-
   /** Another tab's words, or the store's, beside what is being written here. */
   #merge({ conversation, messages }) {
     const tree = this.#tree(conversation.id);
@@ -406,7 +395,7 @@ export class Chat extends EventTarget {
     else this.#conversations.set(conversation.id, conversation);
     const stored = new Set(messages.map(({ id }) => id));
     for (const message of [...tree.values()]) {
-      if (!stored.has(message.id) && !this.#unsaved.has(message.id)) this.#drop(message);
+      if (!stored.has(message.id) && !this.#keeping.isUnsaved(message)) this.#drop(message);
     }
     for (const record of messages) {
       const message = tree.get(record.id);
@@ -427,24 +416,6 @@ export class Chat extends EventTarget {
     if (!writing || timesAsked(record) > timesAsked(message)) this.#follow(message, record);
     else if (record.status === Status.STOPPED) writing.stop();
     // Else the server tells this tab, too.
-  }
-
-  async #keepChange(conversationId, writing, messages = []) {
-    this.#changes.set(conversationId, (this.#changes.get(conversationId) ?? 0) + 1);
-    const isKept = await this.#keep(conversationId, writing);
-    if (isKept) for (const { id } of messages) this.#unsaved.delete(id);
-  }
-
-  /** @returns {Promise<boolean>} whether the store has it */
-  async #keep(conversationId, writing) {
-    try {
-      await writing;
-    } catch (error) {
-      this.#fire("trouble", { error });
-      return false;
-    }
-    this.#tabs.tell(conversationId);
-    return true;
   }
 
   #fire(type, detail) {
