@@ -1,10 +1,12 @@
 """Pictures of the page for people who look at it: every view at three widths, light and dark.
 
     python -m tests.browser.screens --out DIR [--only NAME ...]
+    python -m tests.browser.screens --out docs/images --front        those of the README
 
 Knows what is worth a look and how a person comes to it; what is seen is the same each time. Answers are
 scripted, earlier chats are put into the browser's store, and the clock stands; the engine is a real one
-that does as many ticks as it is told to.
+that does as many ticks as it is told to. The README's engine is that of `tickwire serve` with the default
+model.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from typing import Any
 import uvicorn
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from app.settings import default_cache_dir
+from engine.loading.default_model import ensure
 from tests.app.harness import RunningServer, eventually, running
 from tests.browser.conftest import CHROMIUM_ARGS, chromium_path
 from tests.browser.fake import FakeServer, says
 from tests.browser.person import last_answer
+from tests.browser.real.conftest import served
 
 NOW = 1_790_000_000_000
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -102,6 +107,7 @@ class Screen:
 ROOM_ABOVE = 80
 """Pixels of a screen that the page's header takes, about."""
 TICKS, TICK_S = 140, 0.05
+FRONT = Screen(1280, 1180)
 SCREENS = [Screen(390, 844, is_phone=True), Screen(820, 1180), Screen(1440, 900)]
 
 
@@ -189,7 +195,6 @@ async def beginning(page: Page) -> None:
 async def answer(page: Page) -> None:
     """Its table, its formula, and what is said under it."""
     await _open_long(page)
-    await expect(page.locator("math").first).to_be_attached()
     await page.evaluate(
         """() => document.querySelector("[data-message=a3]").scrollIntoView({ block: "end" })"""
     )
@@ -249,6 +254,10 @@ async def _ask(page: Page) -> None:
 async def _open_long(page: Page) -> None:
     await page.evaluate("location.hash = '#c=long'")
     await expect(page.locator("[data-message=a4]")).to_be_visible()
+    # What makes formulas and colours is loaded when it is needed, and moves what lies below.
+    await expect(page.locator("code.math")).to_have_count(0)
+    await expect(page.locator("math").first).to_be_attached()
+    await expect(page.locator(".prose .hl").first).to_be_attached()
 
 
 async def _half(reply: Any) -> None:
@@ -317,15 +326,19 @@ async def take(page: Page, out: Path, name: str, screen: Screen, scheme: str) ->
     print(path, flush=True)
 
 
+async def open_page(page: Page, fake: FakeServer) -> None:
+    await page.goto(f"{fake.origin}/blank")
+    await page.evaluate(SEED, [*earlier_chats(), long_chat()])
+    await page.goto(f"{fake.origin}/")
+    await expect(page.locator("body[data-ready]")).to_be_visible()
+
+
 async def take_scenes(browser: Browser, out: Path, scenes: list[Scene], screen: Screen, scheme: str) -> None:
     async with scripted() as fake:
         for scene in scenes:
             async with page_of(browser, screen, scheme) as page:
-                await page.goto(f"{fake.origin}/blank")
-                await page.evaluate(SEED, [*earlier_chats(), long_chat()])
                 fake.scripts = [SCRIPTS.get(scene, says("Hello."))]
-                await page.goto(f"{fake.origin}/")
-                await expect(page.locator("body[data-ready]")).to_be_visible()
+                await open_page(page, fake)
                 await scene(page)
                 await take(page, out, scene.__name__, screen, scheme)
 
@@ -353,6 +366,28 @@ async def take_engine(browser: Browser, out: Path, screen: Screen, scheme: str) 
         server.gate.open()
 
 
+async def take_front(browser: Browser, out: Path) -> None:
+    """What the README shows."""
+    async with scripted() as fake, page_of(browser, FRONT, "light") as page:
+        await open_page(page, fake)
+        await beginning(page)
+        await page.screenshot(path=out / "page.png")
+    with served(ensure(default_cache_dir(), print)) as (origin, _):
+        async with page_of(browser, FRONT, "light") as page:
+            await page.goto(f"{origin}/#engine")
+            work = page.get_by_role("button", name="Send it some work")
+            await work.click()
+            await expect(work).to_be_visible()
+            await work.click()
+            # When the first have ended and the others go on.
+            await page.wait_for_function(
+                """() => [...document.querySelectorAll("#engine-view .answers .state")]
+                  .some((state) => state.textContent)"""
+            )
+            await page.set_viewport_size({"width": FRONT.width, "height": 1680})
+            await page.screenshot(path=out / "engine.png")
+
+
 async def _tick(server: RunningServer) -> None:
     """At a pace that the page can follow: it looks a few times a second."""
     for _ in range(TICKS):
@@ -366,12 +401,15 @@ async def main() -> None:
     parser.add_argument(
         "--only", nargs="+", help="their names", choices=[*(s.__name__ for s in SCENES), "engine"]
     )
+    parser.add_argument("--front", action="store_true", help="the pictures of the README instead")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=30_000)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
-        for screen in SCREENS:
+        if chosen.front:
+            await take_front(browser, chosen.out)
+        for screen in [] if chosen.front else SCREENS:
             for scheme in ("light", "dark"):
                 scenes = [scene for scene in SCENES if chosen.only is None or scene.__name__ in chosen.only]
                 await take_scenes(browser, chosen.out, scenes, screen, scheme)
