@@ -6,7 +6,7 @@
  */
 
 import { inkOf, Stage } from "./stage.js";
-import { h } from "../view/dom.js";
+import { h, setText } from "../view/dom.js";
 import { figure } from "../view/format.js";
 import { text } from "../texts.js";
 
@@ -126,7 +126,7 @@ export class BlockMap {
   #tell() {
     const words = this.#at === null ? this.#summary() : this.#wordsOf(this.#at);
     this.#stage.setSlider(this.#kinds.length, this.#at, words);
-    this.#readout.textContent = words;
+    setText(this.#readout, words);
   }
 
   #summary() {

@@ -1,7 +1,7 @@
 /** The engine in six figures, and all that is drawn once more as tables, for those who do not look at drawings. */
 
 import { milliseconds } from "./words.js";
-import { h } from "../view/dom.js";
+import { h, setText } from "../view/dom.js";
 import { figure, percent } from "../view/format.js";
 import { text } from "../texts.js";
 
@@ -26,7 +26,8 @@ export class Figures {
     const items = Object.keys(FIGURES).map((name) => {
       const value = h("dd", {}, h("b", {}, NONE), h("span", {}));
       this.#values.set(name, value);
-      return h("div", { class: name, title: text(`engine.figures.${name}.what`) }, h("dt", {}, text(`engine.figures.${name}.name`)), value);
+      const title = text(`engine.figures.${name}.what`);
+      return h("div", { class: name, title }, h("dt", {}, text(`engine.figures.${name}.name`)), value);
     });
     this.element = h("dl", { class: "headlines" }, ...items);
   }
@@ -35,8 +36,8 @@ export class Figures {
     for (const [name, value] of this.#values) {
       const [words, rest = ""] = FIGURES[name](picture);
       const [shown, more] = value.children;
-      if (shown.textContent !== words) shown.textContent = words;
-      if (more.textContent !== rest) more.textContent = rest;
+      setText(shown, words);
+      setText(more, rest);
     }
   }
 }
@@ -69,17 +70,22 @@ export class Tables {
       }),
     );
     const ticks = history.ticks.slice(-TABLED_TICKS).reverse();
-    this.#ticks.replaceChildren(...ticks.map((tick) => line([
-      figure(tick.number), milliseconds(tick.ms), figure(tick.rows), figure(tick.decode_tokens), figure(tick.prefill_tokens),
-      ...[tick.admitted, [...tick.ended, ...tick.preempted]].map((ids) => ids.map((id) => signOf(id)?.letters ?? id).join(" ") || NONE),
-    ])));
+    const namesOf = (ids) => ids.map((id) => signOf(id)?.letters ?? id).join(" ") || NONE;
+    this.#ticks.replaceChildren(
+      ...ticks.map(({ number, ms, rows, decode_tokens: decoded, prefill_tokens: read, admitted, ended, preempted }) => {
+        const counts = [rows, decoded, read].map(figure);
+        const left = namesOf([...ended, ...preempted]);
+        return line([figure(number), milliseconds(ms), ...counts, namesOf(admitted), left]);
+      }),
+    );
   }
 }
 
 function table(name, columns, body) {
   const heads = columns.map((column) => h("th", { scope: "col" }, text(`engine.tables.${column}`)));
   const caption = h("caption", {}, text(`engine.tables.${name}`));
-  return h("div", { class: "table-scroll", tabindex: "0" }, h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body));
+  const whole = h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body);
+  return h("div", { class: "table-scroll", tabindex: "0" }, whole);
 }
 
 function line([first, ...rest]) {

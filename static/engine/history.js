@@ -2,7 +2,8 @@
  * The last ticks, and from when to when each row ran: what pictures of the engine add up to. Pure: knows pictures, not
  * how they come or are drawn.
  *
- *     tick   as in GET /debug/engine: {number, ms, rows, prefill_tokens, decode_tokens, admitted, ended, preempted, ...}
+ *     tick   as in GET /debug/engine: {number, ms, rows, prefill_tokens, decode_tokens, admitted, ended, preempted,
+ *            ...}
  *     stay   {id, from, to, end, lane}: the sequence ran in the ticks `from` to `to`; while it runs, `to` is null, and
  *            `from` is -Infinity where its entry was not seen. `end`: "ended" or "preempted". Stays at one time have
  *            different lanes.

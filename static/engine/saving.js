@@ -3,7 +3,7 @@
  * those on the same requests. Knows the sums that it tells, and how little is too little to say anything.
  */
 
-import { h } from "../view/dom.js";
+import { h, setText } from "../view/dom.js";
 import { percent } from "../view/format.js";
 import { text } from "../texts.js";
 
@@ -30,7 +30,8 @@ export class Savings {
       if (policy === "static") baseline = share;
     }
     const isKnown = wasted !== null && baseline !== null;
-    setText(this.#verdict, isKnown ? text("engine.savings.verdict", percent(baseline), percent(wasted)) : text("engine.savings.tooLittle"));
+    const verdict = isKnown ? ["verdict", percent(baseline), percent(wasted)] : ["tooLittle"];
+    setText(this.#verdict, say(...verdict));
   }
 
   #arm(policy, isOwn) {
@@ -47,14 +48,16 @@ export class Savings {
 class Arm {
   element;
   #parts = ["used", "reserved", "lost"].map((kind) => h("i", { class: kind }));
-  #words = h("p", { class: "words" }, text("engine.savings.notEnough"));
+  #words = h("p", { class: "words" }, say("notEnough"));
   #isOwn;
 
   constructor(policy, isOwn) {
     this.#isOwn = isOwn;
-    const name = h("h4", {}, text(`engine.policies.${policy}.name`), isOwn ? h("b", {}, text("engine.savings.here")) : null);
+    const here = isOwn ? h("b", {}, say("here")) : null;
+    const name = h("h4", {}, text(`engine.policies.${policy}.name`), here);
     const bar = h("div", { class: "gauge", "aria-hidden": "true" }, ...this.#parts);
-    this.element = h("div", { class: "arm" }, name, bar, this.#words, h("p", { class: "how" }, text(`engine.policies.${policy}.how`)));
+    const how = h("p", { class: "how" }, text(`engine.policies.${policy}.how`));
+    this.element = h("div", { class: "arm" }, name, bar, this.#words, how);
   }
 
   /** @returns {number | null} the share that held nothing; null where nothing was held */
@@ -64,12 +67,13 @@ class Arm {
     this.#parts.forEach((part, i) => {
       part.style.flexGrow = String(shares[i]);
     });
-    const [used, reserved, lost] = shares.map(percent);
-    setText(this.#words, this.#isOwn ? text("engine.savings.own", used, reserved, lost) : text("engine.savings.other", used, percent(1 - shares[0])));
-    return 1 - shares[0];
+    const [used, ...rest] = shares.map(percent);
+    const idle = 1 - shares[0];
+    setText(this.#words, this.#isOwn ? say("own", used, ...rest) : say("other", used, percent(idle)));
+    return idle;
   }
 }
 
-function setText(element, words) {
-  if (element.textContent !== words) element.textContent = words;
+function say(name, ...values) {
+  return text(`engine.savings.${name}`, ...values);
 }

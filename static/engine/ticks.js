@@ -8,7 +8,7 @@
 
 import { inkOf, Stage } from "./stage.js";
 import { milliseconds, stayWords, tickWords } from "./words.js";
-import { h } from "../view/dom.js";
+import { h, setText } from "../view/dom.js";
 import { figure } from "../view/format.js";
 import { text } from "../texts.js";
 
@@ -109,7 +109,7 @@ export class TickChart {
     if (stay) words.unshift(stayWords(stay, this.#owners.signOf(stay.id), this.#isMine(stay.id)));
     const said = words.filter(Boolean).join(" ");
     this.#stage.setSlider(shown.length, at < 0 ? shown.length - 1 : at, said);
-    this.#readout.textContent = said;
+    setText(this.#readout, said);
   }
 
   /** The ticks that have a place on the axis. */
@@ -124,15 +124,17 @@ export class TickChart {
     this.#moveOn();
     // Right to left, time does so, too.
     const mirror = (x, across) => (this.#stage.isRtl ? width - x - across : x);
-    const place = (number, count = 1) => mirror(width - EDGE - (this.#head - number + 1) * STEP, count * STEP - STEP + BAR);
+    const place = (number, count = 1) =>
+      mirror(width - EDGE - (this.#head - number + 1) * STEP, (count - 1) * STEP + BAR);
     const from = this.#head - (width - 2 * EDGE) / STEP;
     const ticks = this.#history.ticks.filter(({ number }) => number > from - 1 && number <= Math.ceil(this.#head));
     if (!this.#history.last) this.#drawPromise(pen, width);
     if (this.#number !== null) this.#drawCursor(pen, place(this.#number));
     this.#drawCounts(pen, ticks, place);
-    this.#drawBars(pen, ticks, place, width);
+    const scale = scaleOf(ticks);
+    this.#drawBars(pen, ticks, place, { width, scale });
     this.#drawStays(pen, Math.max(from, this.#history.ticks[0]?.number ?? 0), place);
-    this.#drawNames(pen, ticks, width);
+    this.#drawNames(pen, { width, scale });
   }
 
   #moveOn() {
@@ -191,9 +193,8 @@ export class TickChart {
     });
   }
 
-  #drawBars(pen, ticks, place, width) {
+  #drawBars(pen, ticks, place, { width, scale }) {
     const { accent, live, page } = this.#stage.inks;
-    const scale = scaleOf(ticks);
     const bottom = BARS.top + BARS.height;
     this.#drawGrid(pen, width);
     for (const { number, ms, decode_tokens: decoded, prefill_tokens: read } of ticks) {
@@ -263,10 +264,9 @@ export class TickChart {
   }
 
   /** What the parts of the picture are, over it. */
-  #drawNames(pen, ticks, width) {
+  #drawNames(pen, { width, scale }) {
     const { soft, font, raised } = this.#stage.inks;
     const { isRtl } = this.#stage;
-    const scale = scaleOf(ticks);
     const names = [
       [600, text("engine.ticks.rows"), COUNTS.top - 4],
       [400, text("engine.ticks.scale", milliseconds(scale)), BARS.top - 3],

@@ -21,7 +21,6 @@ const SHOWN_OF_ID = 8;
 const LONGEST_SLIDE_MS = 600;
 
 export class EngineView {
-  isOpen = false;
   #root;
   #responseIds;
   #feed;
@@ -38,6 +37,7 @@ export class EngineView {
   #away = h("p", { class: "away", role: "status", hidden: true });
   #invitation = h("p", { class: "invitation", hidden: true }, h("span", {}, text("engine.idle")));
   #mine = new Set();
+  #isMine = (id) => this.#mine.has(baseOf(id));
   #wasAway = false;
   #shownAt = 0;
 
@@ -50,7 +50,7 @@ export class EngineView {
     this.#root = root;
     this.#responseIds = responseIds;
     this.#work = new Work(wire);
-    const isMine = (id) => this.#mine.has(baseOf(id));
+    const isMine = this.#isMine;
     this.#ticks = new TickChart(this.#history, this.#owners, { isMine, onpick: (id) => this.#blocks.highlight(id) });
     this.#blocks = new BlockMap(this.#owners, { isMine, onpick: (id) => this.#ticks.highlight(id) });
     this.#feed = new Feed(headers);
@@ -59,33 +59,31 @@ export class EngineView {
     this.#build(onback);
   }
 
+  /** Asks for pictures from now on. */
   open() {
-    document.body.dataset.view = "engine";
-    this.isOpen = true;
     this.#feed.start();
     this.#heading.focus({ preventScroll: true });
   }
 
-  /** Asks for nothing any more. Whoever closes it shows something else. */
+  /** Asks for nothing any more. */
   close() {
-    if (!this.isOpen) return;
-    this.isOpen = false;
     this.#feed.stop();
     this.#work.stop();
   }
 
   #build(onback) {
     const back = h("button", { type: "button", class: "button", onclick: onback }, text("engine.back"));
-    const card = (name, ...content) =>
-      h("section", { class: `card ${name}`, "aria-labelledby": `engine-${name}` }, h("h3", { id: `engine-${name}` }, text(`engine.${name}.title`)), h("p", { class: "what" }, text(`engine.${name}.what`)), ...content);
+    const what = h("p", { class: "what" }, text("engine.what"));
+    const acts = h("div", { class: "acts" }, this.#work.button, back);
+    const chart = h("div", { class: "with-invitation" }, this.#ticks.element, this.#invitation);
     this.#root.append(
       h(
         "div",
         { class: "panel" },
-        h("div", { class: "head" }, h("div", {}, this.#heading, h("p", { class: "what" }, text("engine.what")), this.#state), h("div", { class: "acts" }, this.#work.button, back)),
+        h("div", { class: "head" }, h("div", {}, this.#heading, what, this.#state), acts),
         this.#away,
         this.#figures.element,
-        card("ticks", legend(), h("div", { class: "with-invitation" }, this.#ticks.element, this.#invitation), this.#work.list),
+        card("ticks", legend(), chart, this.#work.list),
         card("blocks", this.#blocks.element),
         card("savings", this.#savings.element),
         this.#tables.element,
@@ -109,7 +107,7 @@ export class EngineView {
     this.#savings.update(picture);
     const signOf = (id) => this.#owners.signOf(id);
     this.#work.mark((responseId) => signOf(shownId(responseId)));
-    this.#tables.update(picture, this.#history, { signOf, isMine: (id) => this.#mine.has(baseOf(id)) });
+    this.#tables.update(picture, this.#history, { signOf, isMine: this.#isMine });
     this.#invitation.hidden = this.#history.last > 0;
     this.#showState(picture.stats);
     this.#shownAt = now;
@@ -140,6 +138,13 @@ function shownId(responseId) {
 /** A sequence's id without the number of the answer, where a request has several. */
 function baseOf(id) {
   return id.split("#", 1)[0];
+}
+
+/** A part of the panel, under its title and a word on what it shows. */
+function card(name, ...content) {
+  const title = h("h3", { id: `engine-${name}` }, text(`engine.${name}.title`));
+  const what = h("p", { class: "what" }, text(`engine.${name}.what`));
+  return h("section", { class: `card ${name}`, "aria-labelledby": title.id }, title, what, ...content);
 }
 
 function legend() {

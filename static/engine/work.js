@@ -41,7 +41,8 @@ export class Work {
   start() {
     const questions = texts("engine.work.questions");
     // All begin with the same words, so their first blocks are one and the same.
-    const shared = { instructions: text("engine.work.instructions"), store: false, on_disconnect: "cancel", ...FIRST_SETUP.sampling };
+    const instructions = text("engine.work.instructions");
+    const shared = { instructions, store: false, on_disconnect: "cancel", ...FIRST_SETUP.sampling };
     this.#lines = LENGTHS.map((length, i) => {
       const input = questions[i % questions.length];
       return new Line(input, this.#wire.respond({ input, max_output_tokens: length, ...shared }));

@@ -8,7 +8,10 @@ import { text } from "../texts.js";
 
 const LINES = 20;
 
-/** Says these words when the reader has said what he is at. Behind an open dialog nobody would hear them: it says them. */
+/**
+ * Says these words when the screen reader has said what it is at. Behind an open dialog nobody would hear them: it says
+ * them.
+ */
 export function announce(words) {
   if (!words) return;
   const region = regionIn(document.querySelector("dialog:modal") ?? document.body);

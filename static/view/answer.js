@@ -11,7 +11,7 @@ import { text as say } from "../texts.js";
 import { Status } from "../tickwire.js";
 import { BranchPicker } from "./branches.js";
 import { copyButton } from "./clipboard.js";
-import { h, icon, iconButton } from "./dom.js";
+import { h, icon, iconButton, setText } from "./dom.js";
 import { canGoOn, contextOf, contextSentence, endedFigures, endingOf, runningFigures, waitOf } from "./figures.js";
 
 const HEADING_LEVEL = 2;
@@ -138,8 +138,4 @@ export class AnswerElement {
 
 function pulse() {
   return h("span", { class: "pulse" }, h("i"), h("i"), h("i"));
-}
-
-function setText(element, words) {
-  if (element.textContent !== words) element.textContent = words;
 }

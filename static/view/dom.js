@@ -26,7 +26,13 @@ export function icon(name) {
 
 /** A button that shows an icon only; `label` is its name and its tooltip. */
 export function iconButton(name, label, attributes = {}) {
-  return h("button", { type: "button", class: "icon-button", "aria-label": label, title: label, ...attributes }, icon(name));
+  const named = { type: "button", class: "icon-button", "aria-label": label, title: label };
+  return h("button", { ...named, ...attributes }, icon(name));
+}
+
+/** Says these words in an element. What is selected or read aloud there is left in peace if it says them already. */
+export function setText(element, words) {
+  if (element.textContent !== words) element.textContent = words;
 }
 
 /** Loads a style sheet that most visits do not need. Rejects where it does not come. */

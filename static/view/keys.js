@@ -33,8 +33,8 @@ export class Keys {
   }
 
   #pressed(event) {
-    // Browsers that fill fields in report keys without a name; Safari the end of a composition as code 229 only.
-    if (event.defaultPrevented || !event.key || event.isComposing || event.keyCode === 229) return;
+    // Browsers that fill fields in report keys without a name.
+    if (event.defaultPrevented || !event.key || isOfInputMethod(event)) return;
     if (document.querySelector("dialog:modal, :popover-open")) return;
     const combination = combinationOf(event);
     const shortcut = this.shortcuts.get(combination);
@@ -42,6 +42,11 @@ export class Keys {
     const free = shortcut.where ? event.target.matches(shortcut.where) : !belongsTo(event.target, combination);
     if (free && shortcut.act() !== false) event.preventDefault();
   }
+}
+
+/** Whether an input method has the key, as the Enter that chooses a word. Safari reports that as code 229 only. */
+export function isOfInputMethod(event) {
+  return event.isComposing || event.keyCode === 229;
 }
 
 /** The names of a combination's keys, as they stand on this keyboard. */

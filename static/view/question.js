@@ -8,6 +8,7 @@ import { text as say } from "../texts.js";
 import { BranchPicker } from "./branches.js";
 import { copyButton } from "./clipboard.js";
 import { h, iconButton } from "./dom.js";
+import { isOfInputMethod } from "./keys.js";
 import { timeElement } from "./moment.js";
 import { fit, isSend } from "./textbox.js";
 
@@ -78,8 +79,7 @@ function editor(words, { send, close }) {
     fit(field);
   });
   form.addEventListener("keydown", (event) => {
-    // Escape that ends a composition ends nothing else.
-    if (event.key === "Escape" && !event.isComposing && event.keyCode !== 229) {
+    if (event.key === "Escape" && !isOfInputMethod(event)) {
       event.preventDefault();
       close();
     } else if (event.target === field && isSend(event)) {

@@ -6,6 +6,7 @@
 import { h } from "./dom.js";
 import { dayName, figure } from "./format.js";
 import { marked, Search, snippet, wordsOf } from "../model/search.js";
+import { isOfInputMethod } from "./keys.js";
 import { text } from "../texts.js";
 
 const MOST = 60;
@@ -60,6 +61,7 @@ export class SearchDialog {
     this.#complete = false;
     this.#hits = [];
     this.#list.replaceChildren();
+    this.#state.textContent = "";
   }
 
   #changed() {
@@ -108,7 +110,7 @@ export class SearchDialog {
   }
 
   #key(event) {
-    if (event.isComposing || event.keyCode === 229) return;
+    if (isOfInputMethod(event)) return;
     const count = this.#hits.length;
     const keys = {
       ArrowDown: () => this.#choose((this.#active + 1) % count),

@@ -11,8 +11,8 @@ const MESSAGE = "#composer textarea";
 const EMPTY_MESSAGE = `${MESSAGE}:placeholder-shown`;
 
 /**
- * @param page {chat, current, show(id), pin(id, pinned), remove(id), showEngine(), search, settings, sidebar, transcript,
- *   follower, engine, help}: the conversation on screen, null where there is none, and all that is around it
+ * @param page {chat, current, show(id), pin(id, pinned), remove(id), showEngine(), search, settings, sidebar,
+ *   transcript, follower, engine, help}: the conversation on screen, null where there is none, and all around it
  */
 export function bindShortcuts(keys, page) {
   bindChats(keys, page);

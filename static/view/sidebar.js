@@ -7,6 +7,7 @@
 
 import { h, iconButton } from "./dom.js";
 import { dayName } from "./format.js";
+import { isOfInputMethod } from "./keys.js";
 import { text } from "../texts.js";
 
 // A list of hundreds is made piece by piece, so that none of them keeps the page waiting.
@@ -90,8 +91,7 @@ class Item {
       onend(title && title !== this.#shown.title ? title : null);
     };
     field.addEventListener("keydown", (event) => {
-      // Enter and Escape of an input method belong to it; Safari reports them as key code 229 only.
-      if (event.isComposing || event.keyCode === 229 || !["Enter", "Escape"].includes(event.key)) return;
+      if (isOfInputMethod(event) || !["Enter", "Escape"].includes(event.key)) return;
       event.preventDefault();
       end(event.key === "Enter" ? field.value.trim() : null, true);
     });

@@ -1,11 +1,12 @@
 /** What all boxes that one writes messages in have in common: which key sends, and that they grow with the text. */
 
+import { isOfInputMethod } from "./keys.js";
+
 export const touch = matchMedia("(pointer: coarse)");
 
 /** Whether a key press sends what was written. A touch keyboard's Enter is for new lines. */
 export function isSend(event) {
-  // Enter that ends an IME composition chooses a word; Safari reports it as key code 229 only.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return false;
+  if (event.key !== "Enter" || event.shiftKey || isOfInputMethod(event)) return false;
   return !touch.matches || event.ctrlKey || event.metaKey;
 }
 
