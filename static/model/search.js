@@ -47,7 +47,7 @@ export class Search {
 
   /**
    * Finds what has all the words: titles first, then messages whose text has at least one, and their title the rest;
-   * in both, the newest first. Without words, all titles.
+   * in both, the newest first. Without words, all titles. The question that a title was made of is not found beside it.
    * @returns {Promise<object[] | null>} hits; null: another search has begun meanwhile
    */
   async find(query) {
@@ -57,16 +57,24 @@ export class Search {
     titles.sort((a, b) => b.conversation.updated - a.conversation.updated);
     const found = titles.map(({ conversation }) => ({ conversation, message: null }));
     if (!words.length) return found;
+    const named = new Set(titles.map(({ conversation }) => conversation.id));
     const slice = new Slice();
     for (const entry of this.#messages) {
       if (slice.isOver) {
         await slice.next();
         if (turn !== this.#turn) return null;
       }
-      if (matches(entry, words)) found.push({ conversation: entry.conversation, message: entry.message });
+      const { conversation, message } = entry;
+      const isNew = !named.has(conversation.id) || !beginsWithTitle(conversation, message);
+      if (isNew && matches(entry, words)) found.push({ conversation, message });
     }
     return found;
   }
+}
+
+/** Whether a message says first what its conversation is called. */
+function beginsWithTitle({ title }, { parent, text }) {
+  return parent === null && text.trimStart().startsWith(title.replace(/…$/u, ""));
 }
 
 function matches(entry, words) {

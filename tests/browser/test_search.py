@@ -24,8 +24,12 @@ COUNT_READS = """() => {
 
 async def search(page: Page, words: str) -> Locator:
     """What is found, once all messages have been looked at."""
-    await page.get_by_role("combobox", name="Search").fill(words)
-    await expect(page.locator("#search .state")).to_contain_text("result")
+    field, state = page.get_by_role("combobox", name="Search"), page.locator("#search .state")
+    # What it says of other words is gone then.
+    await field.fill("")
+    await expect(state).to_be_empty()
+    await field.fill(words)
+    await expect(state).to_contain_text("result")
     return page.get_by_role("option")
 
 
@@ -80,6 +84,22 @@ async def test_a_message_is_opened_where_it_stands_on_its_branch(page: Page) -> 
     # The newest message: the other branch is back.
     await expect(page.locator("#transcript .turn.found")).to_contain_text("Line 9")
     await expect(page.get_by_text("The heron fishes")).to_have_count(0)
+
+
+async def test_a_chat_is_found_once_by_the_question_it_is_called_after(page: Page) -> None:
+    question = "How does a heron fish at dawn, when the light is low and the river"
+    await keep(
+        page,
+        conversation(f"{question}…", f"{question} is cold?", "A heron waits."),
+        conversation("Birds", "What is a heron?", "A bird."),
+    )
+    await page.keyboard.press("Control+k")
+    options = await search(page, "heron")
+    await expect(options.locator(".title")).to_have_text([f"{question}…", f"{question}…", "Birds"])
+    await expect(options.locator("p")).to_have_text(["Answer A heron waits.", "You What is a heron?"])
+    # What the title leaves out is found where it stands.
+    options = await search(page, "cold")
+    await expect(options.locator("p")).to_contain_text(["is cold?"])
 
 
 async def test_what_people_wrote_stays_text(page: Page) -> None:
