@@ -12,11 +12,12 @@
  *     trouble   the store refused to keep something           detail: {error}
  */
 
+import { excerpt } from "./excerpt.js";
 import { Keeping } from "./keeping.js";
-import { isFurther, isRunning, RUNNING, timesAsked } from "./message.js";
+import { isAnswering, isFurther, isRunning, RUNNING, timesAsked } from "./message.js";
 import { FIRST_SETUP, requestOf } from "./setup.js";
 import { newId } from "./store.js";
-import { branchFrom, newestLeaf, pathTo, siblingsOf, toInput } from "./tree.js";
+import { branchFrom, newestLeaf, pathTo, siblingsAlong, siblingsOf, toInput } from "./tree.js";
 import { isFresh, Writing } from "./writing.js";
 import { Status } from "../tickwire.js";
 
@@ -102,6 +103,11 @@ export class Chat extends EventTarget {
     return siblingsOf(message, this.#tree(message.conversation));
   }
 
+  /** The siblings of each message of a path, as `path` gives it. */
+  siblingsAlong(path) {
+    return path.length ? siblingsAlong(path, this.#tree(path[0].conversation)) : [];
+  }
+
   /** The answer that runs in a conversation as it is read, if one does. */
   running(conversationId) {
     return this.path(conversationId).find(isRunning) ?? null;
@@ -153,6 +159,7 @@ export class Chat extends EventTarget {
 
   /** Answers once more what an answer has answered; the earlier answer stays beside it. */
   regenerate(answer) {
+    if (!isAnswering(answer)) return;
     const successor = newAnswer(answer.conversation, answer.parent);
     this.#add(this.#conversations.get(answer.conversation), [successor]);
     void this.#writing(successor).write();
@@ -238,8 +245,7 @@ export class Chat extends EventTarget {
   }
 
   #begin(text, setup) {
-    const line = text.trim().split("\n", 1)[0];
-    const title = line.length > TITLE_LENGTH ? `${line.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : line;
+    const title = excerpt(text.trim().split("\n", 1)[0], TITLE_LENGTH);
     const now = Date.now();
     const conversation = { id: newId(), title, created: now, updated: now, head: null, pinned: false, setup };
     this.#conversations.set(conversation.id, conversation);

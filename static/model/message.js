@@ -15,6 +15,11 @@ export function isRunning(message) {
   return RUNNING.includes(message.status);
 }
 
+/** Whether an answer has a question. Chats that come from elsewhere may begin without one. */
+export function isAnswering(message) {
+  return message.parent !== null;
+}
+
 /** Whether one record of an answer is further than another: asked for later, ended, named by the server, grown. */
 export function isFurther(one, other) {
   if (timesAsked(one) !== timesAsked(other)) return timesAsked(one) > timesAsked(other);

@@ -4,7 +4,7 @@
  *
  * An answer may be read by several pages, and computed in several responses, each of which goes on where the one
  * before was lost. The figures are of the whole answer: the prompt and the first token are those of its first
- * response; the rate is that of its last one, if this page has read all of it.
+ * response; the rate is that of its last one.
  */
 
 export const NOTHING = Object.freeze({
@@ -35,8 +35,17 @@ export function withServers(message, server) {
   };
 }
 
-/** When a response has ended. */
-export function atEnd(message, answer, asked) {
+/**
+ * When a response had its first token, on this page's clock, by what the server says of it while it is written; null:
+ * it did not say.
+ */
+export function firstTokenAt(server) {
+  if (server?.status !== "generating" || !server.tokens_per_s) return null;
+  return performance.now() - (1000 * (server.output_tokens - 1)) / server.tokens_per_s;
+}
+
+/** When a response has ended, whose first token came at this time; null: nobody knows. */
+export function atEnd(message, answer, asked, firstToken) {
   const { usage, times } = answer;
   const stats = atFirstText(message, answer, asked);
   if (!usage) return stats;
@@ -46,8 +55,8 @@ export function atEnd(message, answer, asked) {
     stats.cachedTokens = details?.cached_tokens ?? null;
   }
   stats.tokens = stats.promptTokens === null ? null : input + output - stats.promptTokens;
-  const span = times.last - times.first;
+  const span = firstToken === null ? 0 : times.last - firstToken;
   // The first token ends the wait; the rate is that of those after it.
-  stats.tokensPerSecond = asked && output > 1 && span > 0 ? (1000 * (output - 1)) / span : null;
+  stats.tokensPerSecond = output > 1 && span > 0 ? (1000 * (output - 1)) / span : null;
   return stats;
 }

@@ -18,7 +18,7 @@
  */
 
 import { askedAnew, isRunning } from "./message.js";
-import { atEnd, atFirstText, withServers } from "./stats.js";
+import { atEnd, atFirstText, firstTokenAt, withServers } from "./stats.js";
 import { Connection, Status } from "../tickwire.js";
 import { text as say } from "../texts.js";
 
@@ -47,6 +47,8 @@ export class Writing extends EventTarget {
   #requestFor;
   #isStopped = false;
   #isLeft = false;
+  /** When the first token of the response came, on this page's clock; null: not known. */
+  #firstToken = null;
   #wake = () => {};
 
   /** @param requestFor gives the fields of the `response.create` that asks for the message, or for its rest */
@@ -104,6 +106,7 @@ export class Writing extends EventTarget {
       ? this.#wire.respond(this.#requestFor())
       : this.#wire.resume(message.responseId, { after: message.sequence });
     this.answer = answer;
+    this.#firstToken = null;
     if (this.#isStopped) answer.stop();
     const before = message.text;
     // What is told again has its first text behind it, and only goes on.
@@ -140,7 +143,7 @@ export class Writing extends EventTarget {
     if (this.#isLeft) return;
     note();
     if (answer.text) message.grown = Date.now();
-    if (answer.text || answer.usage) message.stats = atEnd(message, answer, asked);
+    if (answer.text || answer.usage) message.stats = atEnd(message, answer, asked, this.#firstToken);
   }
 
   /** The server has said what the response is called. */
@@ -153,9 +156,13 @@ export class Writing extends EventTarget {
   #begin(answer, asked) {
     const message = this.#message;
     message.stats = atFirstText(message, answer, asked);
+    // Of one that was taken up, its first text here is not its first.
+    if (asked) this.#firstToken = answer.times.first;
     this.save();
     void answer.stats().then((server) => {
-      if (!answer.isFinal && !this.#isLeft) message.stats = withServers(message, server);
+      if (answer.isFinal || this.#isLeft) return;
+      message.stats = withServers(message, server);
+      this.#firstToken ??= firstTokenAt(server);
     });
   }
 

@@ -4,7 +4,7 @@
  * Knows how an answer looks. What its buttons do is told to it: `actions` has {step, again, goOn, remove, begin}.
  */
 
-import { isRunning } from "../model/message.js";
+import { isAnswering, isRunning } from "../model/message.js";
 import { nestHeadings } from "../render/headings.js";
 import { MarkdownView } from "../render/markdown.js";
 import { text as say } from "../texts.js";
@@ -94,7 +94,7 @@ export class AnswerElement {
     this.#copy.hidden = !message.text;
     // Where something went wrong, what can be done about it stands there.
     this.#continue.hidden = !goesOn || isBroken;
-    this.#again.hidden = isBroken;
+    this.#again.hidden = isBroken || !isAnswering(message);
     this.#tell(message.error, goesOn);
   }
 
@@ -130,9 +130,9 @@ export class AnswerElement {
     const acts =
       error.code === "context_length_exceeded"
         ? [act("page.newChat", "begin")]
-        : [...(goesOn ? [act("answer.continue", "goOn")] : []), act("answer.tryAgain", "again")];
+        : [goesOn && act("answer.continue", "goOn"), isAnswering(this.message) && act("answer.tryAgain", "again")];
     const code = error.code ? h("code", {}, String(error.code)) : null;
-    this.#error.replaceChildren(icon("alert"), h("div", {}, h("p", { dir: "auto" }, error.message), code), ...acts);
+    this.#error.replaceChildren(icon("alert"), h("div", {}, h("p", { dir: "auto" }, error.message), code), ...acts.filter(Boolean));
   }
 }
 

@@ -5,7 +5,8 @@
  * how a question or an answer looks.
  */
 
-import { isRunning } from "../model/message.js";
+import { excerpt } from "../model/excerpt.js";
+import { isAnswering, isRunning } from "../model/message.js";
 import { text as say } from "../texts.js";
 import { announce } from "./announce.js";
 import { AnswerElement } from "./answer.js";
@@ -55,10 +56,9 @@ export class Transcript {
   show(path) {
     this.#path = path;
     this.#views = new Map(path.map((message) => [message.id, this.#views.get(message.id) ?? this.#view(message)]));
-    for (const message of path) {
-      const siblings = this.#chat.siblings(message);
-      this.#views.get(message.id).picker.show(siblings.indexOf(message), siblings.length);
-    }
+    this.#chat.siblingsAlong(path).forEach((siblings, i) => {
+      this.#views.get(path[i].id).picker.show(siblings.indexOf(path[i]), siblings.length);
+    });
     const elements = [...this.#views.values()].map(({ element }) => element);
     elements.forEach((element, i) => {
       if (this.#root.children[i] !== element) this.#root.insertBefore(element, this.#root.children[i] ?? null);
@@ -103,7 +103,7 @@ export class Transcript {
 
   regenerateLast() {
     const answer = this.#path.at(-1);
-    if (answer?.role !== "assistant" || isRunning(answer)) return false;
+    if (answer?.role !== "assistant" || isRunning(answer) || !isAnswering(answer)) return false;
     this.#again(answer);
     return true;
   }
@@ -162,8 +162,7 @@ export class Transcript {
   async #remove(message) {
     const isQuestion = message.role === "user";
     const title = say(isQuestion ? "question.removal" : "answer.removal");
-    const { text } = message;
-    const what = text.length > EXCERPT_LENGTH ? `${text.slice(0, EXCERPT_LENGTH - 1).trimEnd()}…` : text;
+    const what = excerpt(message.text, EXCERPT_LENGTH);
     const words = say(message === this.#path.at(-1) ? "removal.what" : "removal.following");
     if (!(await this.#page.removal.ask({ title, what, words }))) return;
     await this.#chat.removeBranch(message);
@@ -190,7 +189,8 @@ export class Transcript {
 
   /** Steps at the message that has the focus, else at the last one that has siblings. */
   #turn(step) {
-    const branches = this.#path.filter((message) => this.#chat.siblings(message).length > 1);
+    const siblings = this.#chat.siblingsAlong(this.#path);
+    const branches = this.#path.filter((_, i) => siblings[i].length > 1);
     const focused = branches.find(({ id }) => this.#views.get(id).element.contains(document.activeElement));
     const message = focused ?? branches.at(-1);
     return message !== undefined && this.#step(message, step);

@@ -151,6 +151,37 @@ async def half_written(tab: Tab, fake: FakeServer, *later: Script) -> str:
     return chat
 
 
+async def test_the_rate_of_an_answer_that_was_taken_up_counts_from_its_first_token(
+    tab: Tab, fake: FakeServer
+) -> None:
+    steps = [asyncio.Event(), asyncio.Event()]
+
+    async def script(reply: Reply) -> None:
+        reply.stats = {"tokens_per_s": 50.0}
+        await reply.begin()
+        await reply.text("Half ", "an ")
+        await steps[0].wait()
+        await reply.text("ans")
+        await steps[1].wait()
+        await reply.text("wer.")
+        await reply.complete()
+
+    fake.scripts.append(script)
+    chat = await tab.ask("Hello")
+    await tab.comes_to(chat, "Hello", "Half an ")
+    await is_kept(tab.page)
+    await tab.reload()
+    steps[0].set()
+    await tab.comes_to(chat, "Hello", "Half an ans")
+    # The page has asked before: it has its reply first.
+    await tab.do("chat.answer(chat.path(it.id)[1]).stats()", id=chat)
+    steps[1].set()
+    await tab.comes_to(chat, "Hello", "Half an answer.", status="completed")
+    rate = await tab.do("chat.path(it.id)[1].stats.tokensPerSecond", id=chat)
+    # The third token came 2 / 50 s after the first one, and the fourth later.
+    assert 0 < rate < 3 / 0.04
+
+
 async def test_what_the_server_forgot_goes_on_after_a_reload(page: Page, fake: FakeServer) -> None:
     fake.scripts += [half, says("wer, ", "and more.")]
     await ask(page, "Hello")

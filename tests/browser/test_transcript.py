@@ -9,6 +9,7 @@ from playwright.async_api import Locator, Page, expect
 
 from tests.browser.fake import FakeServer, Reply, Script, says
 from tests.browser.person import ask, last_answer
+from tests.browser.records import conversation, keep
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -260,3 +261,15 @@ async def test_the_buttons_of_earlier_messages_wait_until_somebody_comes_near(
     await expect(buttons).to_have_css("opacity", "0")
     await buttons.get_by_role("button", name="Answer again").focus()
     await expect(buttons).to_have_css("opacity", "1")
+
+
+async def test_an_answer_without_a_question_can_be_read_and_not_given_again(page: Page) -> None:
+    entry = conversation("Imported", "", "Welcome.")
+    (answer,) = entry["messages"] = entry["messages"][1:]
+    answer["parent"] = None
+    await keep(page, entry)
+    await page.locator("#conversations").get_by_text("Imported").click()
+    await expect(answers(page).locator(".prose")).to_have_text("Welcome.")
+    await settled(page)
+    await expect(page.get_by_role("button", name="Copy answer")).to_be_visible()
+    await expect(page.get_by_role("button", name="Answer again")).to_be_hidden()

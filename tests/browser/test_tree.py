@@ -245,3 +245,28 @@ async def test_a_question_in_another_branch_leaves_a_running_answer_alone(tab: T
     go_on.set()
     await tab.do("chat.choose(chat.siblings(said('Quick'))[0])")
     await tab.comes_to(chat, "Slow", "First, second.", status="completed")
+
+
+async def test_a_long_question_gives_a_short_title_of_whole_signs(tab: Tab, fake: FakeServer) -> None:
+    fake.scripts.append(says("Yes."))
+    await tab.ask(f"\n{'a' * 58}\N{BREAD}{'b' * 20}\nand more")
+    assert await tab.do("chat.list[0].title") == f"{'a' * 58}…"
+
+
+async def test_an_answer_without_a_question_is_not_given_again(tab: Tab, fake: FakeServer) -> None:
+    answer = {
+        "id": "a",
+        "conversation": "c",
+        "parent": None,
+        "role": "assistant",
+        "text": "Welcome.",
+        "created": 1,
+    }
+    conversation = {"id": "c", "title": "C", "created": 1, "updated": 1, "head": "a", "pinned": False}
+    entry = {"conversation": conversation, "messages": [answer | {"status": "completed"}]}
+    await tab.do("chat.addAll([it.entry])", entry=entry)
+    await tab.do("chat.open('c').then(([answer]) => chat.regenerate(answer))")
+    fake.scripts.append(says("Hello to you."))
+    await tab.ask("Hello", "c")
+    await tab.comes_to("c", "Welcome.", "Hello", "Hello to you.", status="completed")
+    assert [message["role"] for message in fake.requests[0]["input"]] == ["assistant", "user"]
