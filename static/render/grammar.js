@@ -7,6 +7,7 @@
 
 import { Lexer, Marked } from "../vendor/marked/marked.esm.js";
 import { text as say } from "../texts.js";
+import { escapeHtml } from "./escape.js";
 import { maskFormulas, mathExtensions } from "./math.js";
 
 // Tags without attributes that models use inside Markdown and that change nothing but type. Any other tag a
@@ -24,10 +25,6 @@ const marked = new Marked({
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
   },
 });
-
-function escapeHtml(text) {
-  return text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
-}
 
 /** Images never load by themselves: an image's address can carry data out. It becomes a link that says where to. */
 function imageChip({ href, text }) {

@@ -4,6 +4,8 @@
  * Knows how people and models write formulas, and how they write prices. It does not know TeX.
  */
 
+import { escapeHtml } from "./escape.js";
+
 // A formula ends at a blank line at the latest.
 const BODY = String.raw`(?:(?!\n[ \t]*\n)[^$\\]|\\[^()[\]])+?`;
 const DISPLAY = new RegExp(String.raw`^\$\$(?!\$)${BODY}\$\$|^\\\[${BODY}\\\]`);
@@ -63,8 +65,7 @@ export const mathExtensions = [
 ];
 
 function placeholder(source, display) {
-  const escaped = source.replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
-  return `<code class="math${display ? " display" : ""}">${escaped}</code>`;
+  return `<code class="math${display ? " display" : ""}">${escapeHtml(source)}</code>`;
 }
 
 /** The TeX of a formula as it stands in the text. */
