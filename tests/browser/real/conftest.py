@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -60,3 +62,12 @@ async def page(context: BrowserContext, origin: str, watch: Watch) -> Page:
     await expect(page.locator("#link")).to_have_attribute("data-state", "open")
     await expect(page.locator("body[data-ready]")).to_be_visible()
     return page
+
+
+async def set_up(context: BrowserContext, **sampling: Any) -> None:
+    """What this browser has chosen for its new chats."""
+    setup = {"model": None, "system": "", "sampling": sampling}
+    chosen = json.dumps(json.dumps({"setup": setup}))
+    # A page that has no address yet has no storage either.
+    keep = f"localStorage.setItem('tickwire.preferences', {chosen})"
+    await context.add_init_script(f"if (location.origin !== 'null') {keep}")
