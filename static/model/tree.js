@@ -14,23 +14,37 @@ export function pathTo(head, tree) {
 
 /** The messages that stand in a message's place, itself among them, the oldest first. */
 export function siblingsOf(message, tree) {
-  return childrenOf(message.parent, tree);
+  return childrenIn(tree).get(message.parent) ?? [];
+}
+
+/** The siblings of each message of a path. */
+export function siblingsAlong(path, tree) {
+  const children = childrenIn(tree);
+  return path.map(({ parent }) => children.get(parent));
 }
 
 /** Where one gets from a message by going to the newest child, again and again. */
 export function newestLeaf(message, tree) {
+  const children = childrenIn(tree);
   let leaf = message;
-  for (let next = message; next; next = childrenOf(leaf.id, tree).at(-1)) leaf = next;
+  for (let next = message; next; next = children.get(leaf.id)?.at(-1)) leaf = next;
   return leaf;
 }
 
 /** A message and all that hangs on it. */
 export function branchFrom(message, tree) {
-  return [message, ...childrenOf(message.id, tree).flatMap((child) => branchFrom(child, tree))];
+  const children = childrenIn(tree);
+  const branch = [message];
+  // What is added while it is gone through is gone through, too.
+  for (const { id } of branch) branch.push(...(children.get(id) ?? []));
+  return branch;
 }
 
-function childrenOf(parentId, tree) {
-  return [...tree.values()].filter(({ parent }) => parent === parentId).sort((a, b) => a.created - b.created);
+/** Parent -> its children, the oldest first. One look at the tree: a chat may have thousands of messages. */
+function childrenIn(tree) {
+  const children = Map.groupBy(tree.values(), ({ parent }) => parent);
+  for (const each of children.values()) each.sort((a, b) => a.created - b.created);
+  return children;
 }
 
 /**
