@@ -5,19 +5,15 @@ Nothing may leave the page's origin, break its policy, or be logged as an error,
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-import uvicorn
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
-from tests.browser.fake import FakeServer
+from tests.browser.fake import FakeServer, scripted
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_ARGS = [
@@ -54,25 +50,10 @@ async def browser() -> AsyncIterator[Browser]:
         await chromium.close()
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        # Ctrl+C belongs to pytest.
-        yield
-
-
 @pytest_asyncio.fixture(loop_scope="session")
 async def fake() -> AsyncIterator[FakeServer]:
-    server = FakeServer()
-    listening = socket.create_server(("127.0.0.1", 0))
-    server.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    runner = _Server(uvicorn.Config(server.app, log_level="warning", ws="websockets-sansio", lifespan="off"))
-    running = asyncio.create_task(runner.serve(sockets=[listening]))
-    yield server
-    runner.should_exit = True
-    runner.force_exit = True
-    await running
-    await server.stop()
+    async with scripted() as server:
+        yield server
 
 
 class Watch:

@@ -8,11 +8,14 @@ loop, so that a test can hold a script at any point.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from socket import create_server
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
@@ -142,6 +145,29 @@ def says(*pieces: str) -> Script:
     return script
 
 
+def is_saying(*pieces: str) -> Script:
+    """A script that says these pieces, and then nothing more until it is stopped."""
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text(*pieces)
+        await reply.cancelled.wait()
+        await reply.cancel()
+
+    return script
+
+
+def cut_after(*pieces: str) -> Script:
+    """A script that says these pieces, and has said as many as it may."""
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text(*pieces)
+        await reply.incomplete("max_output_tokens")
+
+    return script
+
+
 async def warms_up(reply: Reply) -> None:
     await reply.send("response.created", response=reply._response("in_progress"))
     await reply.complete()
@@ -260,3 +286,26 @@ class FakeServer:
         except (WebSocketDisconnect, RuntimeError):
             # The page has gone, or the test closed the socket under it.
             return
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Ctrl+C belongs to whoever started this.
+        yield
+
+
+@contextlib.asynccontextmanager
+async def scripted() -> AsyncIterator[FakeServer]:
+    """A server in this event loop."""
+    fake = FakeServer()
+    listening = create_server(("127.0.0.1", 0))
+    fake.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = _Uvicorn(uvicorn.Config(fake.app, log_level="warning", ws="websockets-sansio", lifespan="off"))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield fake
+    finally:
+        server.should_exit = server.force_exit = True
+        await running
+        await fake.stop()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.async_api import BrowserContext, Locator, Page
+from playwright.async_api import BrowserContext, Locator, Page, expect
+
+from tests.browser.fake import FakeServer, says
 
 BEGIN_CHAT = """async () => {
   const names = ["model/chat", "model/store", "model/tabs", "tickwire"];
@@ -21,6 +23,14 @@ BEGIN_CHAT = """async () => {
 async def ask(page: Page, text: str) -> None:
     await page.get_by_role("textbox", name="Message").fill(text)
     await page.keyboard.press("Enter")
+
+
+async def answer_to(page: Page, fake: FakeServer, *pieces: str) -> Locator:
+    """What is seen of an answer of these pieces."""
+    fake.scripts.append(says(*pieces))
+    await ask(page, "Go")
+    await expect(last_answer(page).locator(".figures")).to_contain_text("token")
+    return last_answer(page).locator(".prose")
 
 
 async def is_kept(page: Page) -> None:

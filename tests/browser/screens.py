@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from app.settings import default_cache_dir
 from engine.loading.default_model import ensure
 from tests.app.harness import RunningServer, eventually, running
 from tests.browser.conftest import CHROMIUM_ARGS, chromium_path
-from tests.browser.fake import FakeServer, says
+from tests.browser.fake import FakeServer, says, scripted
 from tests.browser.person import last_answer
 from tests.browser.real.conftest import served
 
@@ -279,26 +277,6 @@ SCRIPTS = {streaming: _half, failure: _refused}
 
 
 # -- taking them ------------------------------------------------------------------------------------------
-
-
-class _Server(uvicorn.Server):
-    def install_signal_handlers(self) -> None:
-        """Ctrl+C ends the whole of it."""
-
-
-@asynccontextmanager
-async def scripted() -> AsyncIterator[FakeServer]:
-    fake = FakeServer()
-    listening = socket.create_server(("127.0.0.1", 0))
-    fake.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = _Server(uvicorn.Config(fake.app, log_level="warning", ws="websockets-sansio", lifespan="off"))
-    task = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield fake
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
-        await fake.stop()
 
 
 @asynccontextmanager

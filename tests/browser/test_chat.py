@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
 from tests.app.harness import eventually
-from tests.browser.fake import MODEL, FakeServer, Reply, Script, says
+from tests.browser.fake import MODEL, FakeServer, Reply, cut_after, is_saying, says
 from tests.browser.person import ask, choose, is_kept, last_answer, stop_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -76,13 +76,7 @@ async def test_the_whole_conversation_is_sent_each_time(page: Page, fake: FakeSe
 
 @pytest.mark.parametrize("how", ["button", "escape"])
 async def test_stopping_keeps_what_was_said(page: Page, fake: FakeServer, how: str) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Once upon")
-        await reply.cancelled.wait()
-        await reply.cancel()
-
-    fake.scripts.append(script)
+    fake.scripts.append(is_saying("Once upon"))
     await ask(page, "A story?")
     await expect(last_answer(page)).to_contain_text("Once upon")
     if how == "button":
@@ -111,16 +105,7 @@ async def test_a_stop_before_the_response_exists_is_sent_when_it_does(page: Page
 
 
 async def test_stop_again_and_stop_leave_one_question_and_one_answer(page: Page, fake: FakeServer) -> None:
-    def saying(text: str) -> Script:
-        async def script(reply: Reply) -> None:
-            await reply.begin()
-            await reply.text(text)
-            await reply.cancelled.wait()
-            await reply.cancel()
-
-        return script
-
-    fake.scripts += [saying("First."), saying("Second."), says("Third.")]
+    fake.scripts += [is_saying("First."), is_saying("Second."), says("Third.")]
     await ask(page, "Hello")
     for text in ("First.", "Second."):
         await expect(last_answer(page).locator(".prose")).to_have_text(text)
@@ -221,13 +206,7 @@ async def test_a_second_tab_reads_along_and_can_stop(
 async def test_a_second_tab_does_not_bring_back_what_was_deleted(
     context: BrowserContext, page: Page, fake: FakeServer
 ) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Half")
-        await reply.cancelled.wait()
-        await reply.cancel()
-
-    fake.scripts.append(script)
+    fake.scripts.append(is_saying("Half"))
     await ask(page, "Delete me")
     await expect(last_answer(page)).to_contain_text("Half")
     other = await context.new_page()
@@ -330,12 +309,7 @@ async def test_a_failure_in_the_middle_keeps_the_text(page: Page, fake: FakeServ
 
 
 async def test_an_answer_cut_by_the_limit_says_so(page: Page, fake: FakeServer) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("One, two")
-        await reply.incomplete("max_output_tokens")
-
-    fake.scripts.append(script)
+    fake.scripts.append(cut_after("One, two"))
     await ask(page, "Count")
     await expect(last_answer(page).locator(".ending")).to_have_text("Cut at the token limit")
 

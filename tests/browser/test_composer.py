@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.fake import FakeServer, Reply, says
+from tests.browser.fake import FakeServer, is_saying, says
 from tests.browser.person import ask, last_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -82,13 +82,7 @@ async def test_a_long_text_can_be_pasted(page: Page, fake: FakeServer) -> None:
 
 
 async def test_while_an_answer_runs_a_draft_can_be_written_and_waits(page: Page, fake: FakeServer) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Once")
-        await reply.cancelled.wait()
-        await reply.cancel()
-
-    fake.scripts.append(script)
+    fake.scripts.append(is_saying("Once"))
     await ask(page, "A story?")
     await expect(last_answer(page)).to_contain_text("Once")
     await ask(page, "And then?")

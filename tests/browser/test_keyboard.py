@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import Watch
-from tests.browser.fake import FakeServer, Reply, says
+from tests.browser.fake import FakeServer, Reply, is_saying, says
 from tests.browser.person import ask, last_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -52,13 +52,7 @@ async def test_chats_by_keys(page: Page, fake: FakeServer) -> None:
 
 
 async def test_an_answer_by_keys(page: Page, fake: FakeServer) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("First")
-        await reply.cancelled.wait()
-        await reply.cancel()
-
-    fake.scripts += [script, says("Second.")]
+    fake.scripts += [is_saying("First"), says("Second.")]
     await ask(page, "Hello")
     await expect(last_answer(page).locator(".prose")).to_have_text("First")
     await page.keyboard.press("Control+Shift+Enter")
@@ -129,13 +123,7 @@ COMPOSING = {"key": "Escape", "code": "Escape", "isComposing": True, "bubbles": 
 
 
 async def test_keys_of_an_input_method_and_of_autofill_are_left_alone(page: Page, fake: FakeServer) -> None:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Half")
-        await reply.cancelled.wait()
-        await reply.cancel()
-
-    fake.scripts.append(script)
+    fake.scripts.append(is_saying("Half"))
     await ask(page, "Hello")
     await expect(last_answer(page)).to_contain_text("Half")
     field = page.get_by_role("textbox", name="Message")

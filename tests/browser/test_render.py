@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from playwright.async_api import BrowserContext, Locator, Page, expect
+from playwright.async_api import BrowserContext, Page, expect
 
 from app.api.page import static_directory
 from tests.browser.conftest import Watch
-from tests.browser.fake import FakeServer, Reply, says
-from tests.browser.person import ask, last_answer
+from tests.browser.fake import FakeServer, Reply
+from tests.browser.person import answer_to, ask, last_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PYTHON = "def double(x: int) -> int:\n    return 2 * x  # twice\n"
-
-
-async def answer_to(page: Page, fake: FakeServer, text: str) -> Locator:
-    fake.scripts.append(says(text))
-    await ask(page, "Go")
-    await expect(last_answer(page).locator(".figures")).to_contain_text("token")
-    return last_answer(page).locator(".prose")
 
 
 async def shown(page: Page, text: str) -> list[Any]:

@@ -15,7 +15,7 @@ from playwright.async_api import BrowserContext, Page, WebSocket, expect
 from app.store import Message
 from tests.app.harness import RunningServer, continued, eventually, fake_prompt, running, said
 from tests.browser.conftest import Watch
-from tests.browser.fake import FakeServer, Reply, Script, says
+from tests.browser.fake import FakeServer, Reply, Script, is_saying, says
 from tests.browser.person import Tab, ask, is_kept, last_answer, stop_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -130,12 +130,7 @@ async def tab(context: BrowserContext, fake: FakeServer) -> AsyncIterator[Tab]:
     assert await tab.do("trouble") == []
 
 
-async def half(reply: Reply) -> None:
-    """Says something, and then nothing more until it is stopped."""
-    await reply.begin()
-    await reply.text("Half ", "an ans")
-    await reply.cancelled.wait()
-    await reply.cancel()
+half = is_saying("Half ", "an ans")
 
 
 def asked_to_go_on(request: dict[str, Any], text: str) -> bool:

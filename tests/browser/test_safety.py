@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Page, expect
 
 from tests.browser.conftest import Watch
 from tests.browser.fake import FakeServer, says
+from tests.browser.person import answer_to
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -77,15 +78,6 @@ DANGERS = r"""() => {
         return found;
     };
 }"""
-
-
-async def answer_to(page: Page, fake: FakeServer, *pieces: str) -> Locator:
-    fake.scripts.append(says(*pieces))
-    await page.get_by_role("textbox", name="Message").fill("Go")
-    await page.keyboard.press("Enter")
-    answer = page.get_by_role("article", name="Answer").last
-    await expect(answer.locator(".figures")).to_contain_text("token")
-    return answer.locator(".prose")
 
 
 async def test_hostile_text_arriving_character_by_character_does_nothing(

@@ -10,7 +10,7 @@ import pytest_asyncio
 from playwright.async_api import BrowserContext
 
 from tests.app.harness import eventually
-from tests.browser.fake import FakeServer, Reply, Script, says
+from tests.browser.fake import FakeServer, Reply, Script, cut_after, is_saying, says
 from tests.browser.person import Tab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,16 +41,6 @@ def held(first: str, go_on: asyncio.Event, rest: str) -> Script:
         await go_on.wait()
         await reply.text(rest)
         await reply.complete()
-
-    return script
-
-
-def is_saying(text: str) -> Script:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text(text)
-        await reply.cancelled.wait()
-        await reply.cancel()
 
     return script
 
@@ -259,12 +249,7 @@ async def test_a_rename_in_one_tab_does_not_undo_a_pin_in_the_other(tabs: Tabs, 
 async def test_of_all_that_want_to_ask_anew_the_store_lets_one(tabs: Tabs, fake: FakeServer) -> None:
     one, two = tabs
 
-    async def cut(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Half")
-        await reply.incomplete("max_output_tokens")
-
-    fake.scripts += [cut]
+    fake.scripts += [cut_after("Half")]
     chat = await one.ask("Hello")
     await opened(two, chat)
     await two.comes_to(chat, "Hello", "Half", status="length")

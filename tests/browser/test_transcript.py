@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.browser.fake import FakeServer, Reply, Script, says
+from tests.browser.fake import FakeServer, Reply, cut_after, says
 from tests.browser.person import ask, last_answer
 from tests.browser.records import conversation, keep
 
@@ -35,15 +35,6 @@ async def ask_all(page: Page, fake: FakeServer, *turns: tuple[str, str]) -> None
         await ask(page, question)
         await expect(answers(page)).to_have_count(number)
         await settled(page)
-
-
-def cut(*pieces: str) -> Script:
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text(*pieces)
-        await reply.incomplete("max_output_tokens")
-
-    return script
 
 
 async def test_a_question_is_asked_anew_and_both_stay(page: Page, fake: FakeServer) -> None:
@@ -142,7 +133,7 @@ async def test_what_was_cut_goes_on(page: Page, fake: FakeServer) -> None:
         reply.prompt_tokens += 2  # what is there already
         await says(", three", ".")(reply)
 
-    fake.scripts += [cut("One, ", "two"), goes_on]
+    fake.scripts += [cut_after("One, ", "two"), goes_on]
     await ask(page, "Count")
     await expect(last_answer(page).locator(".ending")).to_have_text("Cut at the token limit")
     await page.get_by_role("button", name="Continue").click()

@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import BrowserContext
 
 from tests.app.harness import eventually
-from tests.browser.fake import FakeServer, Reply, Script, says
+from tests.browser.fake import FakeServer, Reply, cut_after, is_saying, says
 from tests.browser.person import Tab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,18 +24,6 @@ async def tab(context: BrowserContext, fake: FakeServer) -> AsyncIterator[Tab]:
     tab = await Tab.open(context, fake.origin)
     yield tab
     assert await tab.do("trouble") == []
-
-
-def is_saying(*pieces: str) -> Script:
-    """Says this, and then nothing more until it is stopped."""
-
-    async def script(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text(*pieces)
-        await reply.cancelled.wait()
-        await reply.cancel()
-
-    return script
 
 
 Message = dict[str, Any]
@@ -201,18 +189,13 @@ async def test_with_its_last_message_a_conversation_goes(tab: Tab, fake: FakeSer
 
 
 async def test_what_ended_early_goes_on_from_its_last_word(tab: Tab, fake: FakeServer) -> None:
-    async def cut(reply: Reply) -> None:
-        await reply.begin()
-        await reply.text("Once upon ")
-        await reply.incomplete("max_output_tokens")
-
     async def rest(reply: Reply) -> None:
         reply.prompt_tokens = 8
         await reply.begin()
         await reply.text("a ", "time.")
         await reply.complete()
 
-    fake.scripts += [cut, rest]
+    fake.scripts += [cut_after("Once upon "), rest]
     chat = await tab.ask("A story")
     await tab.comes_to(chat, "A story", "Once upon ", status="length")
     await tab.do("chat.continue(said('Once upon '))")
