@@ -230,12 +230,11 @@ export class Chat extends EventTarget {
 
   /** Takes in conversations that were exported somewhere: [{conversation, messages}], with ids of their own. */
   async addAll(entries) {
-    for (const { conversation, messages } of entries) {
-      // What was being written when it was exported is written by nobody here.
-      const still = messages.map((each) => (isRunning(each) ? { ...each, status: Status.INTERRUPTED } : each));
-      this.#conversations.set(conversation.id, conversation);
-      await this.#keeping.add(conversation, still);
-    }
+    // What was being written when it was exported is written by nobody here.
+    const still = (each) => (isRunning(each) ? { ...each, status: Status.INTERRUPTED } : each);
+    const records = entries.map(({ conversation, messages }) => ({ conversation, messages: messages.map(still) }));
+    for (const { conversation } of records) this.#conversations.set(conversation.id, conversation);
+    await this.#keeping.addAll(records);
     this.#fire("list");
   }
 

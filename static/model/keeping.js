@@ -38,6 +38,12 @@ export class Keeping {
     return this.#keep(conversation.id, this.#store.add(conversation, messages), messages);
   }
 
+  /** Conversations from elsewhere, [{conversation, messages}]: all of them or none. */
+  async addAll(entries) {
+    const writing = this.#store.addAll(entries);
+    await Promise.all(entries.map(({ conversation, messages }) => this.#keep(conversation.id, writing, messages)));
+  }
+
   /** Fields of a conversation, and messages that it got or lost; see the store. */
   change(conversationId, fields, { added = [], removed = [] } = {}) {
     return this.#keep(conversationId, this.#store.change(conversationId, fields, { added, removed }), added);

@@ -108,11 +108,18 @@ class LastingStore {
     return (await Promise.all(statuses.map((status) => settled(index.getAll(status))))).flat();
   }
 
-  /** Writes a conversation that is new, or comes from elsewhere, with messages. */
+  /** Writes a conversation that is new, with messages. */
   add(conversation, messages) {
+    return this.addAll([{ conversation, messages }]);
+  }
+
+  /** As `add`, several, [{conversation, messages}]: all of them or none. */
+  addAll(entries) {
     return this.#write(async (conversations, records) => {
-      conversations.put(conversation);
-      for (const message of messages) records.put(message);
+      for (const { conversation, messages } of entries) {
+        conversations.put(conversation);
+        for (const message of messages) records.put(message);
+      }
     });
   }
 
@@ -203,8 +210,14 @@ class PassingStore {
   }
 
   async add(conversation, messages) {
-    this.#conversations.set(conversation.id, { ...conversation });
-    for (const message of messages) this.#messages.set(message.id, { ...message });
+    await this.addAll([{ conversation, messages }]);
+  }
+
+  async addAll(entries) {
+    for (const { conversation, messages } of entries) {
+      this.#conversations.set(conversation.id, { ...conversation });
+      for (const message of messages) this.#messages.set(message.id, { ...message });
+    }
   }
 
   async change(conversationId, fields, { added = [], removed = [] } = {}) {

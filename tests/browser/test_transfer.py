@@ -230,6 +230,27 @@ async def test_a_hostile_file_changes_nothing_but_its_own_chats(page: Page) -> N
     await expect(page).not_to_have_title("run")
 
 
+COUNT_WRITES = """() => {
+  window.writes = 0;
+  const { transaction } = IDBDatabase.prototype;
+  IDBDatabase.prototype.transaction = function (...args) {
+    if (args[1] === "readwrite") window.writes++;
+    return transaction.apply(this, args);
+  };
+}"""
+
+
+async def test_many_chats_are_written_some_dozens_at_once(page: Page) -> None:
+    messages = [{"id": "q", "parent": None, "role": "user", "text": "Hello", "created": 1000}]
+    chat = {"title": "Again", "created": 1000, "updated": 1000, "head": "q", "messages": messages}
+    many = [chat | {"id": f"c{number}"} for number in range(200)]
+    await page.evaluate(COUNT_WRITES)
+    content = json.dumps({"format": "tickwire", "version": 1, "conversations": many})
+    assert await bring(page, payload("many.json", content)) == ["200 chats added"]
+    assert len(await kept(page)) == 200
+    assert await page.evaluate("writes") <= 20
+
+
 async def test_files_are_dropped_on_the_page(page: Page) -> None:
     data = await page.evaluate_handle(
         """(text) => {
