@@ -16,17 +16,18 @@ import { Tabs } from "./model/tabs.js";
 import { WarmUp } from "./model/warm_up.js";
 import { language, say, text } from "./texts.js";
 import { Tickwire } from "./tickwire.js";
+import { ChatActs } from "./view/acts.js";
 import { address } from "./view/address.js";
-import { announce, Announcer } from "./view/announce.js";
+import { Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
 import { ContextMeter } from "./view/context.js";
 import { endingOf } from "./view/figures.js";
-import { figure } from "./view/format.js";
 import { Follower } from "./view/follow.js";
 import { HelpDialog } from "./view/help.js";
 import { Keys } from "./view/keys.js";
 import { LinkView } from "./view/link.js";
 import { Menu } from "./view/menu.js";
+import { Notice } from "./view/notice.js";
 import { RemovalDialog } from "./view/removal.js";
 import { SearchDoor } from "./view/search_door.js";
 import { Settings } from "./view/settings.js";
@@ -67,17 +68,22 @@ const composer = new Composer($("#composer"), {
   onstop: () => chat.stop(current),
   onchange: write,
 });
+const notice = new Notice($("#notice"));
+const notLoaded = () => notice.show(text("page.notLoaded"));
 const removal = new RemovalDialog($("#dialogs"));
+const acts = new ChatActs(chat, removal);
 const menu = new Menu();
 const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat);
 const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu, {
   onopen: show,
   onrename: (id, title) => chat.rename(id, title),
-  onpin: pin,
+  onpin: (id, pinned) => acts.pin(id, pinned),
   onexport: (id, format) => transfer.exportOne(id, format),
-  onremove: remove,
+  onremove: (id) => acts.remove(id),
 });
-const follower = new Follower($("#scroller"), $("#transcript"), () => showJump());
+const follower = new Follower($("#scroller"), $("#transcript"), (isFar) => {
+  $("#jump").hidden = !isFar;
+});
 const live = new Live(chat);
 const transcript = new Transcript($("#transcript"), chat, {
   live,
@@ -91,7 +97,7 @@ const transcript = new Transcript($("#transcript"), chat, {
 const search = new SearchDoor($("#dialogs"), $("#open-search"), { chat, onopen: showAt, ontrouble: notLoaded });
 const settings = new Settings({ chat, preferences, models }, $("#dialogs"), $("#settings-open"), {
   exportAll: () => transfer.exportAll("json"),
-  removeAll,
+  removeAll: () => acts.removeAll(),
   ontrouble: notLoaded,
 });
 showWelcome($("#welcome"), ask);
@@ -168,7 +174,6 @@ function showPath(path) {
   showTitle();
   transcript.show(path);
   composer.busy = current !== null && chat.isBusy(current);
-  showJump();
 }
 
 function showTitle() {
@@ -185,45 +190,6 @@ function showList() {
 
 function showModel() {
   link.model = models.find(settings.setup.model)?.id ?? "";
-}
-
-function showJump() {
-  $("#jump").hidden = follower.following || document.body.dataset.view === "empty";
-}
-
-function pin(id, pinned) {
-  chat.pin(id, pinned);
-  announce(text(pinned ? "list.isPinned" : "list.isUnpinned"));
-}
-
-async function remove(id) {
-  // What is seen to be gone must be gone, even if the page is reloaded at once.
-  const question = { title: text("removal.title"), what: chat.get(id).title, words: text("removal.what") };
-  if (!(await removal.ask(question))) return;
-  await chat.remove(id);
-  announce(text("removal.done"));
-}
-
-function notify(words) {
-  const notice = $("#notice");
-  notice.querySelector("p").textContent = words;
-  notice.hidden = false;
-}
-
-/** Somebody waits for a part of the page, and it did not come. */
-function notLoaded() {
-  notify(text("page.notLoaded"));
-}
-
-async function removeAll() {
-  const count = chat.list.length;
-  if (!count) return;
-  const question = {
-    title: text("settings.removal"),
-    what: text("settings.removalWhat", count, figure(count)),
-    words: text("removal.what"),
-  };
-  if (await removal.ask(question)) await chat.removeAll();
 }
 
 models.addEventListener("change", () => {
@@ -248,10 +214,10 @@ chat.addEventListener("settled", ({ detail: { message } }) => {
   announcer.finish(message, message.error?.message ?? endingOf(message));
   composer.busy = chat.isBusy(current);
 });
-chat.addEventListener("trouble", ({ detail }) => notify(text("page.notKept", detail.error.message)));
+chat.addEventListener("trouble", ({ detail }) => notice.show(text("page.notKept", detail.error.message)));
 
 wire.addEventListener("connection", ({ detail }) => link.show(detail));
-wire.addEventListener("notice", ({ detail }) => notify(detail.message));
+wire.addEventListener("notice", ({ detail }) => notice.show(detail.message));
 link.show(wire.connection);
 
 $("#new-chat").addEventListener("click", () => show(null));
@@ -259,11 +225,8 @@ $("#new-chat-top").addEventListener("click", () => show(null));
 $("#open-help").addEventListener("click", () => help.show());
 $("#skip").addEventListener("click", () => $("#composer textarea").focus());
 $("#jump").addEventListener("click", () => follower.jump());
-$("#notice button").addEventListener("click", () => {
-  $("#notice").hidden = true;
-});
 bindShortcuts(keys, {
-  chat, engine, follower, help, search, settings, sidebar, transcript, show, showEngine, pin, remove,
+  acts, chat, engine, follower, help, search, settings, sidebar, transcript, show, showEngine,
   get current() {
     return current;
   },
@@ -278,4 +241,4 @@ await show(known(address.conversation) ?? known(address.lastConversation));
 if (isEngineAsked) showEngine();
 document.body.dataset.ready = "yes";
 new Access(wire, models, preferences).addEventListener("wanted", () => settings.askForKey());
-if (!store.lasting) notify(text("page.keepsNothing"));
+if (!store.lasting) notice.show(text("page.keepsNothing"));

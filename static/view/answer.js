@@ -132,7 +132,8 @@ export class AnswerElement {
         ? [act("page.newChat", "begin")]
         : [goesOn && act("answer.continue", "goOn"), isAnswering(this.message) && act("answer.tryAgain", "again")];
     const code = error.code ? h("code", {}, String(error.code)) : null;
-    this.#error.replaceChildren(icon("alert"), h("div", {}, h("p", { dir: "auto" }, error.message), code), ...acts.filter(Boolean));
+    const what = h("div", {}, h("p", { dir: "auto" }, error.message), code);
+    this.#error.replaceChildren(icon("alert"), what, ...acts.filter(Boolean));
   }
 }
 

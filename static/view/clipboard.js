@@ -5,7 +5,7 @@ import { text } from "../texts.js";
 import { icon, iconButton } from "./dom.js";
 
 /** @returns {Promise<boolean>} whether the text is on the clipboard now */
-export async function copyText(words) {
+async function copyText(words) {
   if (navigator.clipboard) {
     try {
       await navigator.clipboard.writeText(words);
@@ -31,14 +31,10 @@ export async function copyText(words) {
 export async function copyFrom(button, words) {
   const copied = await copyText(words);
   button.dataset.copied = copied ? "yes" : "no";
-  sayCopied(copied);
+  announce(text(copied ? "copied.yes" : "copied.no"));
   setTimeout(() => {
     delete button.dataset.copied;
   }, 1600);
-}
-
-export function sayCopied(copied) {
-  announce(text(copied ? "copied.yes" : "copied.no"));
 }
 
 /** A button that copies what `words()` gives when it is pressed. */

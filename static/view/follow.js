@@ -1,27 +1,31 @@
 /**
  * Keeps the end of a growing text in view, and lets go the moment the reader scrolls up.
- * Calls `onchange(following)` when it lets go or takes hold again.
+ * Calls `onfar(isFar)` when the reader has come so far away that a way back to the end is of use, and when he is back.
  */
 
 const NEAR_END_PX = 40;
+/** As much as lies below the last words of an answer: a button over it would hide what it leads to. */
+const FAR_PX = 120;
 
 export class Follower {
-  following = true;
+  #following = true;
+  #isFar = false;
   #scroller;
   /** What stays where it is until the reader moves: {element, top}. */
   #held = null;
   #last = 0;
-  #onchange;
+  #onfar;
 
-  constructor(scroller, content, onchange) {
+  constructor(scroller, content, onfar) {
     this.#scroller = scroller;
-    this.#onchange = onchange;
+    this.#onfar = onfar;
     scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     // A smooth scroll begins with steps of a few pixels, which growing text would undo before they add up.
     scroller.addEventListener("wheel", (event) => event.deltaY < 0 && this.#letGo(), { passive: true });
     const resized = new ResizeObserver(() => {
       if (this.#held) this.#keep();
-      else if (this.following) this.#toEnd();
+      else if (this.#following) this.#toEnd();
+      this.#tell();
     });
     resized.observe(content);
     resized.observe(scroller);
@@ -30,8 +34,9 @@ export class Follower {
   /** Goes to the end and stays there. */
   jump() {
     this.#held = null;
-    this.#set(true);
+    this.#following = true;
     this.#toEnd();
+    this.#tell();
   }
 
   /**
@@ -49,7 +54,7 @@ export class Follower {
     const { element, top } = this.#held;
     this.#scroller.scrollTop += element.getBoundingClientRect().top - top;
     this.#last = this.#scroller.scrollTop;
-    this.#set(this.#left <= NEAR_END_PX);
+    this.#following = this.#left <= NEAR_END_PX;
   }
 
   get #left() {
@@ -58,7 +63,7 @@ export class Follower {
   }
 
   #letGo() {
-    if (this.#scroller.scrollTop > 0) this.#set(false);
+    if (this.#scroller.scrollTop > 0) this.#following = false;
   }
 
   #toEnd() {
@@ -70,14 +75,16 @@ export class Follower {
     const { scrollTop } = this.#scroller;
     if (scrollTop !== this.#last) this.#held = null;
     // Content that shrinks also moves the position up, but leaves it at the end: that is not the reader.
-    if (scrollTop < this.#last && this.#left > 2) this.#set(false);
-    else if (scrollTop > this.#last && this.#left <= NEAR_END_PX) this.#set(true);
+    if (scrollTop < this.#last && this.#left > 2) this.#following = false;
+    else if (scrollTop > this.#last && this.#left <= NEAR_END_PX) this.#following = true;
     this.#last = scrollTop;
+    this.#tell();
   }
 
-  #set(following) {
-    if (following === this.following) return;
-    this.following = following;
-    this.#onchange(following);
+  #tell() {
+    const isFar = !this.#following && this.#left > FAR_PX;
+    if (isFar === this.#isFar) return;
+    this.#isFar = isFar;
+    this.#onfar(isFar);
   }
 }

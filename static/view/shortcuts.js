@@ -11,8 +11,8 @@ const MESSAGE = "#composer textarea";
 const EMPTY_MESSAGE = `${MESSAGE}:placeholder-shown`;
 
 /**
- * @param page {chat, current, show(id), pin(id, pinned), remove(id), showEngine(), search, settings, sidebar,
- *   transcript, follower, engine, help}: the conversation on screen, null where there is none, and all around it
+ * @param page {chat, current, acts, show(id), showEngine(), search, settings, sidebar, transcript, follower, engine,
+ *   help}: the conversation on screen, null where there is none, and all around it
  */
 export function bindShortcuts(keys, page) {
   bindChats(keys, page);
@@ -29,8 +29,8 @@ function bindChats(keys, page) {
   on("alt+arrowup", "keys.previousChat", () => go(page, -1));
   on("alt+arrowdown", "keys.nextChat", () => go(page, 1));
   on("f2", "keys.rename", withCurrent((id) => sidebar.rename(id)));
-  on("mod+shift+u", "keys.pin", withCurrent((id) => page.pin(id, !chat.get(id).pinned)));
-  on("mod+shift+backspace", "keys.removeChat", withCurrent((id) => page.remove(id)));
+  on("mod+shift+u", "keys.pin", withCurrent((id) => page.acts.pin(id, !chat.get(id).pinned)));
+  on("mod+shift+backspace", "keys.removeChat", withCurrent((id) => page.acts.remove(id)));
 }
 
 function bindPage(keys, page) {
