@@ -10,8 +10,6 @@ const SPOKEN = new Set(["text", "multimodal_text"]);
 const CITATION = /\ue200[^\ue201]*\ue201/g;
 
 export const chatgpt = {
-  name: "ChatGPT",
-
   recognises: ({ mapping }) => isObject(mapping),
 
   draft(chat) {

@@ -10,8 +10,6 @@ import { isObject, leftOutOf, timeOf, wordsOf } from "./records.js";
 const ROLES = new Set(["user", "assistant"]);
 
 export const llamaCpp = {
-  name: "llama.cpp",
-
   recognises({ conv, id, messages }) {
     return Array.isArray(messages) && (typeof conv?.id === "string" || /^conv-\d+$/.test(id));
   },

@@ -10,8 +10,6 @@ const ROLES = new Set(["user", "assistant"]);
 const THOUGHTS = /<details type="reasoning"[\s\S]*?<\/details>/g;
 
 export const openWebui = {
-  name: "Open WebUI",
-
   recognises(entry) {
     const chat = entry.chat ?? entry;
     return isObject(chat.history?.messages) || (isObject(entry.chat) && Array.isArray(chat.messages));

@@ -47,8 +47,6 @@ function exportedMessage({ id, parent, role, text, created, status, error, stats
 }
 
 export const own = {
-  name: "Tickwire",
-
   recognises: ({ id, head, messages }) => typeof id === "string" && head !== undefined && Array.isArray(messages),
 
   draft({ id, title, created, updated, head, pinned, setup, source, messages }) {
