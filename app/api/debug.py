@@ -38,10 +38,15 @@ def debug_routes(service: Service) -> list[BaseRoute]:
         after = _after(request.query_params)
         engine = service.bridge.engine
         snapshot = await asyncio.wrap_future(engine.inspect(take_snapshot))
-        picture = {"model": service.model.name, **_state(engine), **_picture(snapshot)}
-        if after is not None:
-            picture["ticks"] = [_tick(record) for record in engine.recorder.since(after, MOST_TICKS)]
-        return json_response(picture)
+
+        def tell() -> Response:
+            picture = {"model": service.model.name, **_state(engine), **_picture(snapshot)}
+            if after is not None:
+                picture["ticks"] = [_tick(record) for record in engine.recorder.since(after, MOST_TICKS)]
+            return json_response(picture)
+
+        # Where blocks are many, milliseconds, several times a second: nobody's token should wait for that.
+        return await asyncio.to_thread(tell)
 
     async def trace(request: Request) -> Response:
         """The last ticks, for chrome://tracing or ui.perfetto.dev."""
