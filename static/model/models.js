@@ -12,6 +12,7 @@ export class Models extends EventTarget {
   /** The server asks for a key, or for another one than it was shown. */
   refused = false;
   #server;
+  #turn = 0;
 
   constructor(server) {
     super();
@@ -20,14 +21,19 @@ export class Models extends EventTarget {
 
   /** Asks again: the server may be another one by now, or take the key that it is shown. */
   async refresh() {
+    const turn = ++this.#turn;
+    let { list } = this;
+    let refused = false;
     try {
-      this.list = (await this.#server.get("/v1/models")).data;
-      this.refused = false;
+      list = (await this.#server.get("/v1/models")).data;
     } catch (error) {
       // Without an answer things stay as they were: the socket says by itself that the server is not there.
       if (!(error instanceof ServerError)) return;
-      this.refused = error.status === 401;
+      refused = error.status === 401;
     }
+    // It was asked again meanwhile, perhaps with another key.
+    if (turn !== this.#turn) return;
+    Object.assign(this, { list, refused });
     this.dispatchEvent(new Event("change"));
   }
 
