@@ -4,13 +4,13 @@
  */
 
 import { loadStyles } from "../view/dom.js";
+import { once } from "./once.js";
 import { soon } from "./slices.js";
 
 const NUM_KEPT = 300;
 
 /** `formula` of mathml.js, once it is there. */
 let make = null;
-let loading = null;
 /** Formulas shown before, which a growing paragraph shows again with every frame: source -> element. */
 const kept = new Map();
 
@@ -30,21 +30,11 @@ function* putLater(source) {
   if (source.isConnected) put(source);
 }
 
-/** @returns {Promise<boolean>} whether it is there; without it, formulas stay as they were written */
-function load() {
-  loading ??= Promise.all([import("./mathml.js"), loadStyles("/static/vendor/temml/Temml-Local.css")]).then(
-    ([module]) => {
-      make = module.formula;
-      return true;
-    },
-    () => {
-      // The next formula asks again.
-      loading = null;
-      return false;
-    },
-  );
-  return loading;
-}
+/** Without it, formulas stay as they were written. */
+const load = once(async () => {
+  const [module] = await Promise.all([import("./mathml.js"), loadStyles("/static/vendor/temml/Temml-Local.css")]);
+  make = module.formula;
+});
 
 function put(source) {
   const display = source.classList.contains("display");

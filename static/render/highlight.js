@@ -5,6 +5,7 @@
  * languages, and very long code, stays as it is.
  */
 
+import { once } from "./once.js";
 import { soon } from "./slices.js";
 
 /** File in vendor/highlightjs -> other names that models give the language. */
@@ -48,8 +49,8 @@ const LONGEST = 12_000;
 
 /** colours.js, once it is there. */
 let colours = null;
-/** File -> a promise of its language being there. */
-const loading = new Map();
+/** File -> what loads its language. */
+const loads = new Map();
 
 /** Colours the text of `code`, at once if what it takes is there; a selection in it stays. */
 export function highlight(code, language) {
@@ -65,23 +66,15 @@ function* colourLater(code, file) {
 
 /** @returns {Promise<boolean>} whether the language is there; without it, code is shown in one colour */
 function load(file) {
-  if (!loading.has(file)) {
-    const files = [file, ...(WITHIN[file] ?? [])];
-    const loaded = Promise.all([import("./colours.js"), ...files.map(loadGrammar)]).then(
-      ([module, ...grammars]) => {
-        colours = module;
-        files.forEach((name, i) => colours.learn(name, grammars[i]));
-        return true;
-      },
-      () => {
-        // The next code in this language asks again.
-        loading.delete(file);
-        return false;
-      },
-    );
-    loading.set(file, loaded);
-  }
-  return loading.get(file);
+  if (!loads.has(file)) loads.set(file, once(() => learn(file)));
+  return loads.get(file)();
+}
+
+async function learn(file) {
+  const files = [file, ...(WITHIN[file] ?? [])];
+  const [module, ...grammars] = await Promise.all([import("./colours.js"), ...files.map(loadGrammar)]);
+  colours = module;
+  files.forEach((name, i) => colours.learn(name, grammars[i]));
 }
 
 async function loadGrammar(name) {
