@@ -425,6 +425,33 @@ async def test_reading_back_is_not_disturbed_by_new_text(page: Page, fake: FakeS
     await expect(jump).to_be_hidden()
 
 
+# Scrolls back from the end: where did the button lie over the answer's figures, and did it come at all?
+COVERED = """async () => {
+  const [scroller, jump] = ["#scroller", "#jump"].map((selector) => document.querySelector(selector));
+  const figures = document.querySelector(".assistant:last-child .figures > span");
+  const frame = () => new Promise(requestAnimationFrame);
+  const covered = [];
+  for (let left = 5; left < 400; left += 15) {
+    scroller.scrollTop = scroller.scrollHeight - scroller.clientHeight - left;
+    await frame();
+    await frame();
+    const [over, under] = [jump, figures].map((element) => element.getBoundingClientRect());
+    if (over.height && over.top < under.bottom && under.top < over.bottom) covered.push(left);
+  }
+  return [covered, jump.checkVisibility()];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_the_way_to_the_end_hides_nothing_of_it(page: Page, fake: FakeServer, width: int) -> None:
+    await page.set_viewport_size({"width": width, "height": 800})
+    fake.scripts.append(says(*(f"Line {n}\n\n" for n in range(60))))
+    await ask(page, "Count")
+    await expect(last_answer(page).locator(".figures")).to_contain_text("60 tokens")
+    await expect(last_answer(page).get_by_text("Line 59")).to_be_in_viewport()
+    assert await page.evaluate(COVERED) == [[], True]
+
+
 async def test_enter_during_an_input_method_composition_sends_nothing(page: Page, fake: FakeServer) -> None:
     fake.scripts.append(says("はい"))
     field = page.get_by_role("textbox", name="Message")
