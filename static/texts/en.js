@@ -36,10 +36,26 @@ export default {
     what: "Tickwire runs the model itself.",
     how: "Every token reaches you the moment it exists.",
     suggestions: [
-      { verb: "Explain", rest: "how a rainbow forms", prompt: "Explain in three sentences how a rainbow forms." },
-      { verb: "Write", rest: "a short poem about the sea at night", prompt: "Write a short poem about the sea at night." },
-      { verb: "List", rest: "five ideas for a rainy Sunday", prompt: "Give me five ideas for a rainy Sunday." },
-      { verb: "Code", rest: "a Python function that reverses a string", prompt: "Write a Python function that reverses a string." },
+      {
+        verb: "Explain",
+        rest: "how a rainbow forms",
+        prompt: "Explain in three sentences how a rainbow forms.",
+      },
+      {
+        verb: "Write",
+        rest: "a short poem about the sea at night",
+        prompt: "Write a short poem about the sea at night.",
+      },
+      {
+        verb: "List",
+        rest: "five ideas for a rainy Sunday",
+        prompt: "Give me five ideas for a rainy Sunday.",
+      },
+      {
+        verb: "Code",
+        rest: "a Python function that reverses a string",
+        prompt: "Write a Python function that reverses a string.",
+      },
     ],
   },
 
@@ -121,9 +137,11 @@ export default {
     known: (count, shown) => `${shown} already here`,
     empty: (count, shown) => `${shown} ${of(count, "chat", "chats")} without any text`,
     tooLong: (count, shown) => `${shown} ${of(count, "chat was", "chats were")} left out: more than 10,000 messages`,
-    broken: (count, shown) => `${shown} ${of(count, "chat", "chats")} could not be read: the file is damaged or cut off there`,
+    broken: (count, shown) =>
+      `${shown} ${of(count, "chat", "chats")} could not be read: the file is damaged or cut off there`,
     foreign: (count, shown) => `${shown} ${of(count, "entry was", "entries were")} no chat`,
-    leftOut: (count, shown) => `${shown} ${of(count, "message or picture", "messages or pictures")} left out: only text can be kept`,
+    leftOut: (count, shown) =>
+      `${shown} ${of(count, "message or picture", "messages or pictures")} left out: only text can be kept`,
     not: {
       zip: () => "This is a zip archive. Unpack it, and choose the JSON in it: of ChatGPT, conversations.json.",
       notJson: () => "This is no JSON. Chats come in from exports of Tickwire, ChatGPT, Open WebUI and llama.cpp.",
@@ -357,13 +375,16 @@ export default {
       rows: { name: "Rows running", what: "Answers that are written at this moment" },
       waiting: { name: "Waiting", what: "Answers in the queue" },
       tick: { name: "Time per tick", what: "How long one pass through the model takes, over the last seconds" },
-      hits: { name: "Prompt found in cache", what: "The share of all prompt tokens that did not have to be computed again" },
+      hits: {
+        name: "Prompt found in cache",
+        what: "The share of all prompt tokens that did not have to be computed again",
+      },
       free: { name: "Blocks free", what: "Blocks of memory that the next tokens can have" },
     },
     ticks: {
       title: "Ticks and rows",
-      what: "A tick is one pass through the model. Each running row gets one new token from it, and new prompts are read " +
-        "beside them, a piece at a time. Rows come and go between any two ticks while the others just go on: that is " +
+      what: "A tick is one pass through the model. Each running row gets one new token from it, and new prompts are " +
+        "read beside them, a piece at a time. Rows come and go between any two ticks while the others just go on: that is " +
         "continuous batching.",
       explore: "The last ticks",
       label: (tick) => `The last ticks, and who ran in them. The newest: ${tick}`,
@@ -408,9 +429,10 @@ export default {
     },
     savings: {
       title: "What paging saves",
-      what: "Of the memory that answers held, this much was ever used. Beside it what the same requests would have used " +
-        "under older ways to share a model, simulated by the server as they come.",
-      verdict: (there, here) => `Static batching would have wasted ${there} of the memory it holds; here it is ${here}.`,
+      what: "Of the memory that answers held, this much was ever used. Beside it what the same requests would have " +
+        "used under older ways to share a model, simulated by the server as they come.",
+      verdict: (there, here) =>
+        `Static batching would have wasted ${there} of the memory it holds; here it is ${here}.`,
       tooLittle: "Not enough seen yet to compare.",
       notEnough: "Not enough seen yet.",
       here: "here",
