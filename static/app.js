@@ -21,9 +21,9 @@ import { address } from "./view/address.js";
 import { Announcer } from "./view/announce.js";
 import { Composer } from "./view/composer.js";
 import { ContextMeter } from "./view/context.js";
+import { Door } from "./view/door.js";
 import { endingOf } from "./view/figures.js";
 import { Follower } from "./view/follow.js";
-import { HelpDialog } from "./view/help.js";
 import { Keys } from "./view/keys.js";
 import { LinkView } from "./view/link.js";
 import { Menu } from "./view/menu.js";
@@ -58,7 +58,6 @@ let current = null;
 
 const keys = new Keys();
 const announcer = new Announcer();
-const help = new HelpDialog($("#dialogs"), keys);
 const link = new LinkView($("#link"), $("#strip"), () => wire.connect(), () => settings.askForKey());
 const composer = new Composer($("#composer"), {
   onsend: (question) => {
@@ -93,6 +92,12 @@ const transcript = new Transcript($("#transcript"), chat, {
   limit: () => models.find(settings.setup.model)?.max_model_len ?? null,
   focus: () => composer.focus(),
   begin: () => show(null),
+});
+const help = new Door({
+  load: () => import("./view/help.js"),
+  styles: "/static/styles/help.css",
+  make: ({ HelpDialog }) => new HelpDialog($("#dialogs"), keys),
+  ontrouble: notLoaded,
 });
 const search = new SearchDoor($("#dialogs"), $("#open-search"), { chat, onopen: showAt, ontrouble: notLoaded });
 const settings = new Settings({ chat, preferences, models }, $("#dialogs"), $("#settings-open"), {
@@ -222,7 +227,7 @@ link.show(wire.connection);
 
 $("#new-chat").addEventListener("click", () => show(null));
 $("#new-chat-top").addEventListener("click", () => show(null));
-$("#open-help").addEventListener("click", () => help.show());
+$("#open-help").addEventListener("click", () => help.open((dialog) => dialog.show()));
 $("#skip").addEventListener("click", () => $("#composer textarea").focus());
 $("#jump").addEventListener("click", () => follower.jump());
 bindShortcuts(keys, {

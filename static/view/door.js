@@ -3,6 +3,8 @@
  * the first time. One that did not come is asked for again the next time.
  */
 
+import { loadStyles } from "./dom.js";
+
 export class Door {
   #load;
   #ontrouble;
@@ -10,11 +12,16 @@ export class Door {
   #last = null;
 
   /**
-   * @param {() => Promise<object>} load makes the part
+   * @param {() => Promise<object>} load imports the module
+   * @param styles the address of its style sheet
+   * @param make makes the part from what the module exports
    * @param ontrouble called when it could not be loaded for somebody who waits for it
    */
-  constructor(load, ontrouble) {
-    this.#load = load;
+  constructor({ load, styles, make, ontrouble }) {
+    this.#load = async () => {
+      const [module] = await Promise.all([load(), loadStyles(styles)]);
+      return make(module);
+    };
     this.#ontrouble = ontrouble;
   }
 

@@ -4,7 +4,7 @@
  */
 
 import { Door } from "./door.js";
-import { h, iconButton, loadStyles } from "./dom.js";
+import { h, iconButton } from "./dom.js";
 import { keysOf } from "./keys.js";
 import { text } from "../texts.js";
 
@@ -48,14 +48,15 @@ export class SearchDoor {
     this.#dialog.addEventListener("click", ({ target }) => target === this.#dialog && this.#dialog.close());
     root.append(this.#dialog);
     const parts = { dialog: this.#dialog, field: this.#field, list, state };
-    const load = async () => {
-      const [{ SearchDialog }] = await Promise.all([import("./search.js"), loadStyles("/static/styles/search.css")]);
-      return new SearchDialog(parts, chat, onopen);
-    };
-    this.#door = new Door(load, () => {
-      if (!this.#dialog.open) return;
-      this.#dialog.close();
-      ontrouble();
+    this.#door = new Door({
+      load: () => import("./search.js"),
+      styles: "/static/styles/search.css",
+      make: ({ SearchDialog }) => new SearchDialog(parts, chat, onopen),
+      ontrouble: () => {
+        if (!this.#dialog.open) return;
+        this.#dialog.close();
+        ontrouble();
+      },
     });
     this.#door.expect(button);
     button.addEventListener("click", () => this.open());

@@ -6,7 +6,6 @@
 import { FIRST_SETUP, presetIn } from "../model/setup.js";
 import { text } from "../texts.js";
 import { Door } from "./door.js";
-import { loadStyles } from "./dom.js";
 import { presetName } from "./format.js";
 
 export class Settings {
@@ -27,18 +26,23 @@ export class Settings {
     this.#chat = chat;
     this.#preferences = preferences;
     this.#opener = opener;
-    const load = async () => {
-      const styles = loadStyles("/static/styles/settings.css");
-      const [{ SettingsSheet }] = await Promise.all([import("./settings_sheet.js"), styles]);
-      const set = (setup) => this.#set(setup);
-      const useForNew = () => {
+    const all = {
+      ...actions,
+      set: (setup) => this.#set(setup),
+      useForNew: () => {
         preferences.setup = this.setup;
-      };
-      this.#sheet = new SettingsSheet({ preferences, models }, root, opener, { ...actions, set, useForNew });
-      this.#show();
-      return this.#sheet;
+      },
     };
-    this.#door = new Door(load, ontrouble);
+    this.#door = new Door({
+      load: () => import("./settings_sheet.js"),
+      styles: "/static/styles/settings.css",
+      make: ({ SettingsSheet }) => {
+        this.#sheet = new SettingsSheet({ preferences, models }, root, opener, all);
+        this.#show();
+        return this.#sheet;
+      },
+      ontrouble,
+    });
     this.#door.expect(opener);
     opener.addEventListener("click", () => this.toggle());
     chat.addEventListener("list", () => this.#show());

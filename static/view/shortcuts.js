@@ -38,8 +38,9 @@ function bindPage(keys, page) {
   keys.on("mod+shift+s", "keys.sidebar", () => void page.sidebar.toggle());
   keys.on("mod+shift+e", "keys.engine", () => (page.engine.isOpen ? void page.show(page.current) : page.showEngine()));
   keys.on("mod+,", "keys.settings", () => void page.settings.toggle());
-  keys.on("?", "keys.help", () => page.help.show());
-  keys.on("mod+/", "keys.help", () => page.help.show());
+  const help = () => void page.help.open((dialog) => dialog.show());
+  keys.on("?", "keys.help", help);
+  keys.on("mod+/", "keys.help", help);
 }
 
 function bindAnswers(keys, page) {

@@ -156,7 +156,7 @@ async def test_a_first_visit_is_light(
     heaviest = sorted(received.items(), key=lambda file: -file[1])[:12]
     assert weight(received) < MOST_KB, heaviest
     later = re.compile(
-        "highlightjs|temml|/engine/(?!door)|search.js|search.css|settings_sheet|settings.css|fields"
+        "highlightjs|temml|/engine/(?!door)|(search|settings_sheet|fields|help).js|(search|settings|help).css"
     )
     assert not [path for path in received if later.search(path)]
     record_property("first visit, kB", weight(received))
@@ -181,6 +181,7 @@ DOORS = [
     ("Control+k", "**/static/model/search.js", "#search"),
     ("Control+k", "**/static/styles/search.css", "#search"),
     ("Control+,", "**/static/view/fields.js", "#settings"),
+    ("Control+/", "**/static/view/help.js", "#help"),
     ("Control+Shift+E", "**/static/engine/blocks.js", "#engine-view > *"),
 ]
 
