@@ -13,8 +13,8 @@
  *
  * What the server has lost, because it restarted or because nobody read for too long, goes on by itself as long as it
  * is fresh: an hour after its last word nobody waits for it any more, and the reader is asked. So it is when a few
- * attempts in a row have brought nothing, and when the reader has stopped it. Where several tabs read it, only one asks:
- * the store lets just one of them write down that it does.
+ * attempts in a row have brought nothing, and when the reader has stopped it. Where several tabs read it, only one
+ * asks: the store lets just one of them write down that it does.
  */
 
 import { askedAnew, isRunning } from "./message.js";
@@ -49,6 +49,7 @@ export class Writing extends EventTarget {
   #isLeft = false;
   /** When the first token of the response came, on this page's clock; null: not known. */
   #firstToken = null;
+  #saving = null;
   #wake = () => {};
 
   /** @param requestFor gives the fields of the `response.create` that asks for the message, or for its rest */
@@ -98,6 +99,13 @@ export class Writing extends EventTarget {
     );
   }
 
+  #saveSoon() {
+    this.#saving ??= setTimeout(() => {
+      this.#saving = null;
+      this.save();
+    }, SAVE_EVERY_MS);
+  }
+
   /** Reads one response, and adds its text to what the message has. */
   async #collect() {
     const message = this.#message;
@@ -125,7 +133,6 @@ export class Writing extends EventTarget {
     };
     answer.addEventListener("state", noteState);
     noteState();
-    let saving = null;
     for await (const _ of answer) {
       if (this.#isLeft || answer.isFinal) break;
       const isFirst = message.text === before;
@@ -134,12 +141,10 @@ export class Writing extends EventTarget {
       message.grown = Date.now();
       if (isFirst) this.#begin(answer, asked);
       this.#fire("text");
-      saving ??= setTimeout(() => {
-        saving = null;
-        this.save();
-      }, SAVE_EVERY_MS);
+      this.#saveSoon();
     }
-    clearTimeout(saving);
+    clearTimeout(this.#saving);
+    this.#saving = null;
     if (this.#isLeft) return;
     note();
     if (answer.text) message.grown = Date.now();

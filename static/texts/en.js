@@ -384,8 +384,8 @@ export default {
     ticks: {
       title: "Ticks and rows",
       what: "A tick is one pass through the model. Each running row gets one new token from it, and new prompts are " +
-        "read beside them, a piece at a time. Rows come and go between any two ticks while the others just go on: that is " +
-        "continuous batching.",
+        "read beside them, a piece at a time. Rows come and go between any two ticks while the others just go on: that " +
+        "is continuous batching.",
       explore: "The last ticks",
       label: (tick) => `The last ticks, and who ran in them. The newest: ${tick}`,
       none: "No tick has happened yet.",

@@ -41,6 +41,7 @@ MADE = {
     "engine.figures.*.what": "rate rows waiting tick hits free",
     "engine.policies.*.how": "paged static reserve_max reserve_pow2",
     "engine.policies.*.name": "paged static reserve_max reserve_pow2",
+    "engine.savings.*": "verdict tooLittle notEnough here own other",
     "engine.states.*": "working idle",
     "engine.tables.*": (
         "running ticks row prompt cached answer blocks session tick ms rows decoded read entered left"
