@@ -72,7 +72,7 @@ const notLoaded = () => notice.show(text("page.notLoaded"));
 const removal = new RemovalDialog($("#dialogs"));
 const acts = new ChatActs(chat, removal);
 const menu = new Menu();
-const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat);
+const transfer = new Transfer($("#dialogs"), $("#chats-menu"), menu, chat, notLoaded);
 const sidebar = new Sidebar($("#sidebar"), $("#conversations"), $("#menu"), menu, {
   onopen: show,
   onrename: (id, title) => chat.rename(id, title),

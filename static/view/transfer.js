@@ -1,10 +1,10 @@
 /**
- * Chats as files: they are chosen or dropped on the page to come in, and saved to go out. Knows the dialog that tells
- * how far it is and what came of it. Formats are not its business; see transfer/.
+ * Chats as files: they are chosen or dropped on the page to come in, and saved to go out. Formats are not its business;
+ * see transfer/.
  */
 
+import { Door } from "./door.js";
 import { h } from "./dom.js";
-import { figure } from "./format.js";
 import { text } from "../texts.js";
 
 // Most visits need none of them: formats are loaded when a file goes out or comes in.
@@ -20,36 +20,29 @@ const FORMATS = {
     type: "text/markdown;charset=utf-8",
   },
 };
-const FATES = ["added", "known", "empty", "tooLong", "broken", "foreign", "leftOut"];
 
 export class Transfer {
   #chat;
-  #dialog;
-  #files = h("div", { class: "files", role: "status" });
-  #button = h("button", { type: "button", class: "button" });
-  #stopping = null;
 
   /**
    * @param root where dialogs are
    * @param button opens the menu of what can be done with all chats
    * @param menu the Menu
    * @param chat the Chat
+   * @param ontrouble called when what takes files in could not be loaded
    */
-  constructor(root, button, menu, chat) {
+  constructor(root, button, menu, chat, ontrouble) {
     this.#chat = chat;
-    this.#dialog = h(
-      "dialog",
-      { id: "transfer", "aria-labelledby": "transfer-title" },
-      h("h2", { id: "transfer-title" }, text("transfer.title")),
-      this.#files,
-      h("div", { class: "choices" }, this.#button),
-    );
-    this.#button.addEventListener("click", () => (this.#stopping ? this.#stopping.abort() : this.#dialog.close()));
-    // While chats come in, closing means to stop.
-    this.#dialog.addEventListener("cancel", () => this.#stopping?.abort());
-    const field = fileField((files) => this.import(files));
-    root.append(this.#dialog, field);
-    bindDrop(root, (files) => this.import(files));
+    const door = new Door({
+      load: () => import("./import.js"),
+      styles: "/static/styles/transfer.css",
+      make: ({ ImportDialog }) => new ImportDialog(root, chat),
+      ontrouble,
+    });
+    const take = (files) => door.open((dialog) => dialog.import(files));
+    const field = fileField(take);
+    root.append(field);
+    bindDrop(root, take);
     button.addEventListener("click", () =>
       menu.toggle(button, [
         { icon: "upload", text: text("transfer.import"), act: () => field.click() },
@@ -68,41 +61,6 @@ export class Transfer {
   async exportAll(format) {
     const day = new Date().toLocaleDateString("sv");
     await save(`${text("transfer.fileName")} ${day}`, format, await this.#chat.everything());
-  }
-
-  async import(files) {
-    if (this.#stopping) return;
-    this.#stopping = new AbortController();
-    this.#files.replaceChildren();
-    this.#button.textContent = text("transfer.stop");
-    if (!this.#dialog.open) this.#dialog.showModal();
-    for (const file of files) if (!this.#stopping.signal.aborted) await this.#importOne(file);
-    this.#stopping = null;
-    this.#button.textContent = text("page.close");
-  }
-
-  async #importOne(file) {
-    const bar = h("progress", { max: "1", value: "0", "aria-label": text("transfer.reading", file.name) });
-    const outcome = h("ul", {});
-    this.#files.append(h("section", {}, h("h3", { dir: "auto" }, file.name), bar, outcome));
-    try {
-      const { importFile, namesOf } = await import("../transfer/import.js");
-      const result = await importFile(file, {
-        here: namesOf(this.#chat.list),
-        add: (entries) => this.#chat.addAll(entries),
-        onprogress: (part) => (bar.value = part),
-        signal: this.#stopping.signal,
-      });
-      const told = FATES.filter((fate) => result[fate] || fate === "added");
-      outcome.append(...told.map((fate) => h("li", {}, text(`transfer.${fate}`, result[fate], figure(result[fate])))));
-      if (this.#stopping.signal.aborted) outcome.append(h("li", {}, text("transfer.stopped")));
-    } catch (error) {
-      // A NotChats says why.
-      if (!error.reason) console.warn("A file could not be imported:", error);
-      const reason = error.reason ? text(`transfer.not.${error.reason}`, error.detail) : error.message;
-      outcome.append(h("li", { class: "failed" }, reason));
-    }
-    bar.remove();
   }
 }
 

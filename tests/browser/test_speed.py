@@ -165,7 +165,7 @@ async def test_a_first_visit_is_light(
     await ask(page, "Go")
     await expect(last_answer(page).locator(".hl")).not_to_have_count(0)
     record_property("with code and a table, kB", weight(received))
-    assert weight(received) < MOST_KB + 15
+    assert weight(received) < MOST_KB + 12
 
     before = weight(received)
     fake.scripts.append(says("And $x' = \\frac{1}{2}$."))
