@@ -148,8 +148,11 @@ export class Chat extends EventTarget {
   ask(conversationId, text, setup) {
     const known = this.#conversations.get(conversationId);
     const conversation = known ?? this.#begin(text, setup);
-    this.#ask(conversation, conversation.head, text, !known);
-    return conversation.id;
+    const { id } = conversation;
+    if (this.#trees.has(id)) this.#ask(conversation, conversation.head, text, !known);
+    // What was said before is still being read from the store, and belongs to the question.
+    else void this.open(id).then(() => this.#trees.has(id) && this.ask(id, text, setup));
+    return id;
   }
 
   /** Asks something else in a question's place; what was said there stays beside it. */

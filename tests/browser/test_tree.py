@@ -253,3 +253,14 @@ async def test_an_answer_without_a_question_is_not_given_again(tab: Tab, fake: F
     await tab.ask("Hello", "c")
     await tab.comes_to("c", "Welcome.", "Hello", "Hello to you.", status="completed")
     assert [message["role"] for message in fake.requests[0]["input"]] == ["assistant", "user"]
+
+
+async def test_a_question_waits_for_what_was_said_before_to_be_read(tab: Tab, fake: FakeServer) -> None:
+    fake.scripts += [says("Hello."), says("Again.")]
+    chat = await tab.ask("Hi")
+    await tab.comes_to(chat, "Hi", "Hello.", status="completed")
+    await tab.reload()
+    await tab.ask("And?", chat)
+    await tab.comes_to(chat, "Hi", "Hello.", "And?", "Again.", status="completed")
+    assert [said["content"] for said in fake.requests[-1]["input"]] == ["Hi", "Hello.", "And?"]
+    assert len(fake.requests) == 2
