@@ -95,7 +95,10 @@ class Watch:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
-    context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    # What moves without end keeps a core busy that other tests need.
+    context = await browser.new_context(
+        permissions=["clipboard-read", "clipboard-write"], reduced_motion="reduce"
+    )
     await context.add_init_script(REPORT_VIOLATIONS)
     yield context
     await context.close()
