@@ -243,7 +243,7 @@ export class Chat extends EventTarget {
 
   /** Writes down what the running answers have so far; for a page that is about to go away. */
   saveRunning() {
-    for (const writing of this.#writings.values()) writing.save();
+    void this.#keeping.updateAtOnce([...this.#writings.keys()]);
   }
 
   #begin(text, setup) {

@@ -58,6 +58,15 @@ export class Keeping {
     await this.#settled(message.conversation, this.#store.update(message));
   }
 
+  /** What answers are now, for a page that is about to go away. */
+  async updateAtOnce(messages) {
+    try {
+      await this.#store.updateAtOnce(messages);
+    } catch (error) {
+      this.#ontrouble(error);
+    }
+  }
+
   async #keep(conversationId, writing, added = []) {
     this.#changes.set(conversationId, (this.#changes.get(conversationId) ?? 0) + 1);
     for (const { id } of added) this.#unsaved.add(id);

@@ -145,6 +145,14 @@ class LastingStore {
     });
   }
 
+  /** Writes what answers are now, for a page that goes away: it does not live to compare them with what is kept. */
+  updateAtOnce(messages) {
+    const transaction = this.#db.transaction("messages", "readwrite");
+    for (const message of messages) transaction.objectStore("messages").put(message);
+    transaction.commit();
+    return committed(transaction);
+  }
+
   /**
    * Writes that an answer is asked for anew, unless another tab has been faster, or has ended it.
    * @returns {Promise<{won: boolean, record: object}>} and what is kept now
@@ -229,6 +237,10 @@ class PassingStore {
 
   async update(message) {
     if (this.#messages.has(message.id)) this.#messages.set(message.id, { ...message });
+  }
+
+  async updateAtOnce(messages) {
+    for (const message of messages) await this.update(message);
   }
 
   async claim(message) {

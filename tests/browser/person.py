@@ -122,6 +122,17 @@ class Tab:
             timeout=10_000,
         )
 
+    async def is_kept(self, conversation: str, text: str) -> None:
+        """Waits until the store has that the conversation ends with this."""
+        await self.page.wait_for_function(
+            """async ([id, text]) => {
+              const { openStore } = await import("/static/model/store.js");
+              const { conversation, messages } = await (await openStore()).read(id);
+              return messages.find((message) => message.id === conversation.head)?.text === text;
+            }""",
+            arg=[conversation, text],
+        )
+
     async def kept(self) -> list[dict[str, Any]]:
         """All messages that the store has."""
         messages: list[dict[str, Any]] = await self.page.evaluate(

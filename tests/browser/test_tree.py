@@ -128,7 +128,7 @@ async def test_edits_and_second_answers_stand_beside_the_first(tab: Tab, fake: F
     assert await tab.path(chat) == ["Hello", "Two.", "More", "And?"]
     await tab.do("chat.choose(chat.siblings(said('Two.'))[0])")
     assert await tab.path(chat) == ["Hello", "One."]
-    await tab.until("chat.list.length")
+    await tab.is_kept(chat, "One.")
     await tab.reload()
     await tab.do("chat.open(it.id)", id=chat)
     assert await tab.path(chat) == ["Hello", "One."]
