@@ -20,15 +20,12 @@ serve: $(VENV)/.installed
 	@exec $(BIN)/tickwire serve $(ARGS)
 
 # Most tests run side by side; those of models on all cores, in a browser or not, come after, one by one.
+# In the order of their names, files that take long are not the last ones.
 ONE_BY_ONE := tests/models tests/browser/real tests/browser/test_lighthouse.py tests/app/test_parity.py tests/app/test_serve.py
-
-# Two workers for each core: tests wait as much as they work. In the order of their names, files that take long are
-# not the last ones.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 
 test: lint browser
 ifeq ($(ARGS),)
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ONE_BY_ONE))
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ONE_BY_ONE))
 	$(BIN)/pytest $(ONE_BY_ONE)
 else
 	$(BIN)/pytest $(ARGS)
