@@ -22,6 +22,8 @@ import { isFresh, Writing } from "./writing.js";
 import { Status } from "../tickwire.js";
 
 const TITLE_LENGTH = 60;
+// Longer than a Writing waits until it keeps what has grown.
+const JUST_NOW_MS = 1000;
 // How often a tab looks whether the one that asks for an answer is still there.
 const LOOK_EVERY_MS = 1000;
 
@@ -243,7 +245,9 @@ export class Chat extends EventTarget {
 
   /** Writes down what the running answers have so far; for a page that is about to go away. */
   saveRunning() {
-    void this.#keeping.updateAtOnce([...this.#writings.keys()]);
+    // What has not grown just now is kept already, and another tab may be further with it: this one may have slept.
+    const growing = [...this.#writings.keys()].filter(({ grown = 0 }) => Date.now() - grown < JUST_NOW_MS);
+    void this.#keeping.updateAtOnce(growing);
   }
 
   #begin(text, setup) {
