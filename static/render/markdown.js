@@ -8,6 +8,7 @@
 import { CodeBlock } from "./code.js";
 import { fragmentOf } from "./fragment.js";
 import { Source } from "./grammar.js";
+import { holdHeadings, nestHeadings } from "./headings.js";
 import { openFormula } from "./math.js";
 import { mend } from "./mend.js";
 import { now, soon } from "./slices.js";
@@ -36,6 +37,7 @@ const GROWING = {
 /** Shows one growing Markdown text in `root`. Blocks that are finished keep their DOM, and so a reader's selection. */
 export class MarkdownView {
   #root;
+  #above;
   #text = "";
   /** Whether more text may come to the end. */
   #open = true;
@@ -52,8 +54,10 @@ export class MarkdownView {
   #settledBlocks = 0;
   #settledChars = 0;
 
-  constructor(root) {
+  /** @param {number} above the level of the heading that the text itself stands under */
+  constructor(root, above = 0) {
     this.#root = root;
+    this.#above = above;
   }
 
   /** Shows `text`, which begins with what was shown before, from the next animation frame on. */
@@ -169,8 +173,11 @@ export class MarkdownView {
       const some = { ...token, [kind.parts]: parts.slice(from, from + PARTS_AT_ONCE) };
       const isLast = from + PARTS_AT_ONCE >= parts.length;
       const more = yield* fragmentOf(source.html([some]), open && isLast);
-      removeAll([...block.place.children].slice(from));
-      block.place.append(...more.querySelector(kind.place).children);
+      const old = [...block.place.children].slice(from);
+      const made = [...more.querySelector(kind.place).children];
+      removeAll(old);
+      block.place.append(...made);
+      this.#nest([...old, ...made]);
       block.keys = keys.slice(0, from + PARTS_AT_ONCE);
       yield;
     }
@@ -198,6 +205,12 @@ export class MarkdownView {
     if (old) removeAll(old.nodes);
     for (const node of block.nodes) this.#root.insertBefore(node, before);
     this.#blocks[index] = block;
+    this.#nest([...(old?.nodes ?? []), ...block.nodes]);
+  }
+
+  /** What is read aloud while it grows has the right levels, too. */
+  #nest(changed) {
+    if (holdHeadings(changed)) nestHeadings(this.#root, this.#above);
   }
 
   /** Leaves behind the blocks that no further text can change, so that a frame costs the tail and not the whole. */

@@ -5,7 +5,6 @@
  */
 
 import { isAnswering, isRunning } from "../model/message.js";
-import { nestHeadings } from "../render/headings.js";
 import { MarkdownView } from "../render/markdown.js";
 import { text as say } from "../texts.js";
 import { Status } from "../tickwire.js";
@@ -41,7 +40,7 @@ export class AnswerElement {
     this.message = message;
     this.#actions = actions;
     this.#limit = limit;
-    this.#markdown = new MarkdownView(this.#text);
+    this.#markdown = new MarkdownView(this.#text, HEADING_LEVEL);
     this.picker = new BranchPicker("answer", (step) => actions.step(message, step));
     const remove = iconButton("trash", say("answer.remove"), { onclick: () => actions.remove(message) });
     const buttons = h("div", { class: "buttons" }, this.#copy, this.#continue, this.#again, remove);
@@ -77,8 +76,7 @@ export class AnswerElement {
     this.element.removeAttribute("aria-busy");
     this.element.dataset.state = message.status;
     this.#wait.hidden = true;
-    const whole = this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
-    void whole.then(() => nestHeadings(this.#text, HEADING_LEVEL));
+    void this.#markdown.finish(message.text, message.status !== Status.COMPLETED);
     this.describe();
   }
 

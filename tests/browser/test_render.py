@@ -271,3 +271,30 @@ async def test_a_link_defined_at_the_end_is_one_everywhere(page: Page) -> None:
         f"{text}\n\n[ref]: https://example.com/ref\n",
     )
     assert links == 8
+
+
+async def test_headings_stand_below_that_of_the_answer_while_it_grows(page: Page) -> None:
+    """Whatever sizes the writer chose: the levels are right in each frame, not only when all is there."""
+    text = "# One\n\n### Two\n\n1. first\n2. #### Three\n\n> ## Four\n\nFive\n-----\n\n# Six\n"
+    frames = await page.evaluate(
+        """async (text) => {
+            const { MarkdownView } = await import("/static/render/markdown.js");
+            const root = document.createElement("div"), view = new MarkdownView(root, 2), frames = [];
+            const levels = () => Array.from(
+                root.querySelectorAll("h1, h2, h3, h4, h5, h6"),
+                (heading) => Number(heading.ariaLevel),
+            );
+            for (let end = 1; end < text.length; end += 1) {
+                view.grow(text.slice(0, end));
+                await new Promise(requestAnimationFrame);
+                frames.push(levels());
+            }
+            await view.finish(text);
+            return [...frames, levels()];
+        }""",
+        text,
+    )
+    assert frames[-1] == [3, 4, 5, 4, 4, 3]
+    for levels in frames:
+        assert all(after <= before + 1 for before, after in zip([2, *levels], levels, strict=False)), levels
+        assert all(level > 2 for level in levels)

@@ -99,6 +99,8 @@ class Tour:
         self.fake.scripts.append(says(EVERYTHING))
         await self.ask()
         await expect(last_answer_of(self.page).locator(".buttons button").first).to_be_visible()
+        # A long text may take some frames.
+        await expect(last_answer_of(self.page)).to_contain_text("A picture")
 
     async def _running(self) -> None:
         async def script(reply: Reply) -> None:

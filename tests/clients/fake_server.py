@@ -42,6 +42,8 @@ def make_engine(
     **fields: Any,
 ) -> Engine:
     def watched(events: list[Event]) -> None:
+        # The loop hears of it first: who acts on what is said here finds it counted.
+        publish(events)
         for event in events:
             if isinstance(event, FinishedEvent) and event.request_id in engine.aborted:
                 say(
@@ -50,7 +52,6 @@ def make_engine(
                     reason=event.reason.value,
                     output_tokens=event.num_output_tokens,
                 )
-        publish(events)
 
     config = EngineConfig(**{"num_blocks": 4096, "max_model_len": 4096 * 16} | fields)
     runner = (SamplingRunner if sampling else FakeRunner)(config.num_blocks, never_ends)
