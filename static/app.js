@@ -237,7 +237,7 @@ bindShortcuts(keys, {
   },
 });
 addEventListener("popstate", go);
-addEventListener("pagehide", () => chat.saveRunning());
+addEventListener("pagehide", () => chat.saveAtOnce());
 
 await chat.load();
 drafts.keepOnly((id) => chat.has(id));

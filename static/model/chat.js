@@ -14,7 +14,7 @@
 
 import { excerpt } from "./excerpt.js";
 import { Keeping } from "./keeping.js";
-import { isAnswering, isFurther, isRunning, RUNNING, timesAsked } from "./message.js";
+import { hasJustGrown, isAnswering, isFurther, isRunning, RUNNING, timesAsked } from "./message.js";
 import { FIRST_SETUP, requestOf } from "./setup.js";
 import { newId } from "./store.js";
 import { branchFrom, newestLeaf, pathTo, siblingsAlong, siblingsOf, toInput } from "./tree.js";
@@ -22,8 +22,6 @@ import { isFresh, Writing } from "./writing.js";
 import { Status } from "../tickwire.js";
 
 const TITLE_LENGTH = 60;
-// Longer than a Writing waits until it keeps what has grown.
-const JUST_NOW_MS = 1000;
 // How often a tab looks whether the one that asks for an answer is still there.
 const LOOK_EVERY_MS = 1000;
 
@@ -243,11 +241,9 @@ export class Chat extends EventTarget {
     this.#fire("list");
   }
 
-  /** Writes down what the running answers have so far; for a page that is about to go away. */
-  saveRunning() {
-    // What has not grown just now is kept already, and another tab may be further with it: this one may have slept.
-    const growing = [...this.#writings.keys()].filter(({ grown = 0 }) => Date.now() - grown < JUST_NOW_MS);
-    void this.#keeping.updateAtOnce(growing);
+  /** Writes down what is not kept yet; for a page that is about to go away. */
+  saveAtOnce() {
+    void this.#keeping.writeAtOnce([...this.#writings.keys()].filter(hasJustGrown));
   }
 
   #begin(text, setup) {
@@ -286,7 +282,7 @@ export class Chat extends EventTarget {
     // While its reader thought about it, another tab may have removed it.
     if (!conversation) return Promise.resolve();
     Object.assign(conversation, fields);
-    const keeping = this.#keeping.change(id, fields, { added, removed });
+    const keeping = this.#keeping.change(conversation, fields, { added, removed });
     this.#fire("list");
     if ("head" in fields || removed.length) this.#fire("path", { conversationId: id });
     return keeping;

@@ -45,8 +45,8 @@ export class Keeping {
   }
 
   /** Fields of a conversation, and messages that it got or lost; see the store. */
-  change(conversationId, fields, { added = [], removed = [] } = {}) {
-    return this.#keep(conversationId, this.#store.change(conversationId, fields, { added, removed }), added);
+  change(conversation, fields, { added = [], removed = [] } = {}) {
+    return this.#keep(conversation.id, this.#store.change(conversation, fields, { added, removed }), added);
   }
 
   remove(conversationId) {
@@ -58,10 +58,10 @@ export class Keeping {
     await this.#settled(message.conversation, this.#store.update(message));
   }
 
-  /** What answers are now, for a page that is about to go away. */
-  async updateAtOnce(messages) {
+  /** What answers are now, and all that is not kept yet, for a page that is about to go away. */
+  async writeAtOnce(answers) {
     try {
-      await this.#store.updateAtOnce(messages);
+      await this.#store.writeAtOnce(answers);
     } catch (error) {
       this.#ontrouble(error);
     }

@@ -8,11 +8,22 @@
 
 import { Status } from "../tickwire.js";
 
+// Longer than a tab that writes an answer waits until it keeps what has grown.
+const JUST_NOW_MS = 1000;
+
 export const RUNNING = Object.freeze([Status.QUEUED, Status.SENT, Status.STREAMING]);
 
 /** Whether an answer may still grow. */
 export function isRunning(message) {
   return RUNNING.includes(message.status);
+}
+
+/**
+ * Whether an answer has grown, or was asked for, a moment ago. Else this tab may have slept, and another one may be
+ * further with it.
+ */
+export function hasJustGrown({ grown, created }) {
+  return Date.now() - (grown ?? created) < JUST_NOW_MS;
 }
 
 /** Whether an answer has a question. Chats that come from elsewhere may begin without one. */

@@ -13,7 +13,7 @@
  * for (message.js), and `continued`, how often of these it had text already and went on from it. `stats`: see stats.js.
  */
 
-import { askedAnew, isFurther, isRunning, timesAsked } from "./message.js";
+import { askedAnew, hasJustGrown, isFurther, isRunning, timesAsked } from "./message.js";
 
 const NAME = "tickwire";
 const VERSION = 2;
@@ -70,6 +70,10 @@ export async function openStore() {
 class LastingStore {
   lasting = true;
   #db;
+  /** Transactions that are still comparing, each with what it would write without a look. */
+  #comparing = new Map();
+  /** Those that were given up, as a page that goes away has written the same at once. */
+  #givenUp = new WeakSet();
 
   constructor(db) {
     this.#db = db;
@@ -124,33 +128,45 @@ class LastingStore {
   }
 
   /**
-   * Changes fields of a conversation, adds messages and removes some. What another tab has changed stays, and what it
-   * has removed does not come back.
+   * Changes fields of a conversation, which `conversation` has already, adds messages and removes some. What another
+   * tab has changed stays, and what it has removed does not come back.
    */
-  change(conversationId, fields, { added = [], removed = [] } = {}) {
-    return this.#write(async (conversations, records) => {
-      const conversation = await settled(conversations.get(conversationId));
-      if (!conversation) return;
-      conversations.put({ ...conversation, ...fields });
+  change(conversation, fields, { added = [], removed = [] } = {}) {
+    const write = (conversations, records, changed) => {
+      conversations.put(changed);
       for (const message of added) records.put(message);
       for (const id of removed) records.delete(id);
-    });
+    };
+    const compare = async (conversations, records) => {
+      const kept = await settled(conversations.get(conversation.id));
+      if (kept) write(conversations, records, { ...kept, ...fields });
+    };
+    return this.#write(compare, (conversations, records) => write(conversations, records, conversation));
   }
 
   /** Writes what an answer is now, unless it was removed, or another tab is further with it. */
   update(message) {
-    return this.#write(async (_, records) => {
-      const record = await settled(records.get(message.id));
-      if (record && !isFurther(record, message)) records.put(message);
-    });
+    const compare = async (_, records) => {
+      const kept = await settled(records.get(message.id));
+      if (kept && !isFurther(kept, message)) records.put(message);
+    };
+    return this.#write(compare, (_, records) => hasJustGrown(message) && records.put(message));
   }
 
-  /** Writes what answers are now, for a page that goes away: it does not live to compare them with what is kept. */
-  updateAtOnce(messages) {
-    const transaction = this.#db.transaction("messages", "readwrite");
-    for (const message of messages) transaction.objectStore("messages").put(message);
-    transaction.commit();
-    return committed(transaction);
+  /**
+   * Writes these answers, and all that is being compared, as this page has it. For a page that goes away: it does not
+   * live to hear what is kept, and whatever still waits would take this with it.
+   */
+  writeAtOnce(answers) {
+    const writes = [...this.#comparing.values()];
+    for (const transaction of this.#comparing.keys()) {
+      this.#givenUp.add(transaction);
+      transaction.abort();
+    }
+    return this.#write(async (conversations, records) => {
+      for (const write of writes) write(conversations, records);
+      for (const answer of answers) records.put(answer);
+    });
   }
 
   /**
@@ -174,23 +190,37 @@ class LastingStore {
     const removal = this.#db.transaction("conversations", "readwrite");
     removal.objectStore("conversations").delete(conversationId);
     removal.commit();
-    const sweep = this.#db.transaction("messages", "readwrite");
-    const messages = sweep.objectStore("messages");
-    const keys = messages.index("conversation").getAllKeys(conversationId);
-    keys.onsuccess = () => keys.result.forEach((key) => messages.delete(key));
-    await Promise.all([committed(removal), committed(sweep)]);
+    const sweep = async (_, records) => {
+      const keys = await settled(records.index("conversation").getAllKeys(conversationId));
+      for (const key of keys) records.delete(key);
+    };
+    const swept = this.#write(sweep, (conversations) => conversations.delete(conversationId));
+    await Promise.all([committed(removal), swept]);
   }
 
-  /** @returns what `act` gives, when it is safe */
-  async #write(act) {
+  /**
+   * @param act writes, and may compare before
+   * @param atOnce writes the same without a look, if that can be
+   * @returns what `act` gives, when it is safe
+   */
+  async #write(act, atOnce = null) {
     const transaction = this.#db.transaction(["conversations", "messages"], "readwrite");
+    if (atOnce) this.#comparing.set(transaction, atOnce);
     const acting = act(transaction.objectStore("conversations"), transaction.objectStore("messages")).then((result) => {
+      this.#comparing.delete(transaction);
       // A page that is going away may not live to see its transaction commit by itself.
       transaction.commit();
       return result;
     });
-    const [result] = await Promise.all([acting, committed(transaction)]);
-    return result;
+    try {
+      const [result] = await Promise.all([acting, committed(transaction)]);
+      return result;
+    } catch (error) {
+      if (this.#givenUp.has(transaction)) return undefined;
+      throw error;
+    } finally {
+      this.#comparing.delete(transaction);
+    }
   }
 }
 
@@ -228,7 +258,7 @@ class PassingStore {
     }
   }
 
-  async change(conversationId, fields, { added = [], removed = [] } = {}) {
+  async change({ id: conversationId }, fields, { added = [], removed = [] } = {}) {
     const conversation = this.#conversations.get(conversationId);
     if (!conversation) return;
     await this.add({ ...conversation, ...fields }, added);
@@ -239,8 +269,8 @@ class PassingStore {
     if (this.#messages.has(message.id)) this.#messages.set(message.id, { ...message });
   }
 
-  async updateAtOnce(messages) {
-    for (const message of messages) await this.update(message);
+  async writeAtOnce() {
+    // All of it goes with the page.
   }
 
   async claim(message) {

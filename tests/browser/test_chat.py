@@ -220,6 +220,38 @@ async def test_a_second_tab_does_not_bring_back_what_was_deleted(
     await expect(page.locator("#conversations li")).to_have_count(0)
 
 
+async def test_what_was_done_last_is_kept_though_the_page_goes_at_once(page: Page, fake: FakeServer) -> None:
+    """A new name, another branch, a question: none of them had the time to be compared with what is kept."""
+    # The question may reach the server before the page has gone, and again after.
+    fake.scripts += [says("One."), says("Two."), says("Three."), says("Three.")]
+    await ask(page, "Hello")
+    await expect(last_answer(page)).to_contain_text("One.")
+    await page.keyboard.press("Control+Shift+Enter")
+    await expect(last_answer(page)).to_contain_text("Two.")
+    await page.get_by_role("textbox", name="Message").fill("More")
+    await page.keyboard.press("F2")
+    await page.get_by_role("textbox", name="New title").fill("New name")
+    async with page.expect_event("load"):
+        await page.evaluate(
+            """() => {
+                // A store that is slow to answer: the page is gone before it does.
+                const { get } = IDBObjectStore.prototype;
+                IDBObjectStore.prototype.get = function (key) {
+                    for (let n = 0; n < 2000; n += 1) this.count();
+                    return get.call(this, key);
+                };
+                document.querySelector("#transcript .assistant .picker button").click();
+                document.querySelector("#composer").requestSubmit();
+                document.querySelector("#conversations input").blur();
+                location.reload();
+            }"""
+        )
+    await expect(page.locator("#conversations .title")).to_have_text("New name")
+    await expect(last_answer(page)).to_contain_text("Three.")
+    await expect(page.locator("#transcript > .turn")).to_have_count(4)
+    await expect(page.locator("#transcript .assistant").first).to_contain_text("One.")
+
+
 async def test_conversations_of_an_older_page_are_kept(page: Page, fake: FakeServer) -> None:
     await page.evaluate(OLDER_STORE)
     await page.reload()

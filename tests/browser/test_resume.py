@@ -268,7 +268,7 @@ async def test_what_its_reader_stopped_does_not_go_on(tab: Tab, fake: FakeServer
 async def test_what_was_left_long_ago_waits_for_its_reader_to_go_on(tab: Tab, fake: FakeServer) -> None:
     chat = await half_written(tab, fake)
     # As the page does when it goes away.
-    await tab.do("chat.saveRunning()")
+    await tab.do("chat.saveAtOnce()")
     assert "Half an ans" in [message["text"] for message in await tab.kept()]
     await tab.page.goto("about:blank")
     fake.forget()

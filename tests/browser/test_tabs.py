@@ -185,7 +185,7 @@ async def test_a_removed_conversation_stays_away_though_it_was_being_written(
     await one.until("!chat.has(it.id)", id=chat)
     await eventually(lambda: fake.replies[0].cancelled.is_set())
     # What is late must not bring it back.
-    await one.do("chat.saveRunning()")
+    await one.do("chat.saveAtOnce()")
     for tab in tabs:
         await tab.reload()
         assert await tab.do("chat.list") == []
@@ -284,7 +284,8 @@ async def test_the_store_keeps_what_is_further_and_nothing_of_what_was_removed(
           const texts = (await store.messages()).map(({ text }) => text);
           await chat.removeBranch(answer);
           await store.update(answer);
-          await store.change("gone", { title: "Back" }, { added: [{ ...answer, conversation: "gone" }] });
+          const added = [{ ...answer, conversation: "gone" }];
+          await store.change({ id: "gone" }, { title: "Back" }, { added });
           return [texts.sort(), (await store.messages()).map(({ text }) => text)];
         }""",
         chat,
