@@ -173,6 +173,11 @@ class RunningServer:
     def stats(self) -> EngineStats:
         return self.engine.stats()
 
+    def holds(self, count: int) -> bool:
+        """So many answers have not ended, and the engine has heard of each: a stream is open before that."""
+        stats = self.stats()
+        return self.service.bridge.num_open == count == stats.num_running + stats.num_waiting
+
     @property
     def is_idle(self) -> bool:
         stats = self.stats()

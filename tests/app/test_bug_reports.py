@@ -345,7 +345,7 @@ async def test_every_phase_of_a_request_can_be_left_a_hundred_times_and_the_coun
         body = asking("/v1/chat/completions", "hello", max_tokens=400, stream=True)
         async with httpx.AsyncClient(base_url=server.url, timeout=httpx.Timeout(20, pool=None)) as http:
             tasks = [asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(100)]
-            await eventually(lambda: server.service.bridge.num_open == 100)
+            await eventually(lambda: server.holds(100))
             server.gate.step(3)
             await eventually(lambda: server.stats().num_waiting == 96)
             for task in tasks:

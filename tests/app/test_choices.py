@@ -109,7 +109,7 @@ async def test_all_choices_end_when_their_client_leaves() -> None:
             server.http() as http,
             http.stream("POST", "/v1/chat/completions", json=body(n=3, stream=True, max_tokens=400)),
         ):
-            await eventually(lambda: server.service.bridge.num_open == 3)
+            await eventually(lambda: server.holds(3))
             server.gate.step(3)
         await eventually(lambda: server.engine.aborted)
         server.gate.open()

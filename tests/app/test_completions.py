@@ -260,7 +260,7 @@ async def test_all_choices_end_when_their_client_leaves() -> None:
         server.gate.close()
         fields = body(prompt=["once upon", "a time"], n=2, stream=True, max_tokens=400)
         async with server.http() as http, http.stream("POST", PATH, json=fields):
-            await eventually(lambda: server.service.bridge.num_open == 4)
+            await eventually(lambda: server.holds(4))
             server.gate.step(3)
         await eventually(lambda: len(server.engine.aborted) == 2)
         server.gate.open()

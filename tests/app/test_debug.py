@@ -27,7 +27,7 @@ async def test_the_engine_shows_itself_while_it_works() -> None:
         await socket.create("x" * 40, stream_id="a", max_output_tokens=5000)
         await eventually(lambda: server.stats().num_running == 1)
         await socket.create("two", stream_id="b", max_output_tokens=5)
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         server.gate.step(2)
         await eventually(lambda: server.stats().memory.used and server.stats().num_waiting == 1)
         shown = (await shown_while_it_works(server, http)).json()
@@ -76,7 +76,7 @@ async def test_every_block_has_its_owners() -> None:
         server.gate.step(3)
         await eventually(lambda: server.stats().num_ticks >= 3)
         await socket.create("x" * 40, stream_id="b", **fields)
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         await eventually(lambda: server.gate.step() or server.stats().num_running == 2)
         shown = (await shown_while_it_works(server, http)).json()
         server.gate.open()
@@ -167,7 +167,7 @@ async def test_pictures_hold_no_word_no_key_and_no_whole_id() -> None:
     ):
         server.gate.close()
         await socket.create("sesame", max_output_tokens=5000)
-        await eventually(lambda: server.service.bridge.num_open == 1)
+        await eventually(lambda: server.holds(1))
         texts = [(await shown_while_it_works(server, http)).text]
         await socket.send(type="response.cancel", response_id=(await socket.event())["response"]["id"])
         server.gate.open()

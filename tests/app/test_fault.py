@@ -24,7 +24,7 @@ async def test_one_fault_is_survived_and_who_waited_is_answered() -> None:
         await first.create("hello", max_output_tokens=500)
         await eventually(lambda: server.stats().num_running == 1)
         await second.create("me too", max_output_tokens=50)
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
 
         def fault() -> None:
             server.runner.during = server.gate
@@ -49,10 +49,10 @@ async def test_an_engine_fault_ends_every_stream_with_an_error_and_turns_readine
         chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 500}
         whole = asyncio.create_task(http.post("/v1/chat/completions", json=chat))
         streamed = asyncio.create_task(http.post("/v1/chat/completions", json=chat | {"stream": True}))
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         # The two chats hold both rows, so this one fails while it is queued.
         await socket.create("hello", max_output_tokens=500)
-        await eventually(lambda: server.service.bridge.num_open == 3)
+        await eventually(lambda: server.holds(3))
         server.gate.step(4)
         await eventually(lambda: server.stats().num_waiting == 1 and server.stats().num_ticks == 5)
 

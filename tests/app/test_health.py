@@ -42,7 +42,7 @@ async def test_the_metrics_count_what_happened() -> None:
         server.gate.close()
         await socket.create("one", stream_id="a", max_output_tokens=100)
         await socket.create("two", stream_id="b", max_output_tokens=100)
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         server.gate.step()  # whoever came while a tick was running is taken in by the next
         await eventually(lambda: server.stats().num_running == 1 and server.stats().num_waiting == 1)
         response = await http.get("/metrics")

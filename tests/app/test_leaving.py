@@ -52,7 +52,7 @@ async def queued(server: RunningServer, client: Callable[..., Awaitable[Leave]])
     await open_stream(server, "first")
     await eventually(lambda: server.stats().num_running == 1)
     leave = await client(server, "second")
-    await eventually(lambda: server.service.bridge.num_open == 2)
+    await eventually(lambda: server.holds(2))
     return list(server.service.bridge._open)[1][0], leave
 
 
@@ -99,7 +99,7 @@ async def test_all_lanes_of_a_vanished_socket_are_aborted_and_others_are_not() -
         for lane in range(20):
             message = {"type": "response.create", "input": f"lane {lane}", "stream_id": str(lane)}
             await connection.send(orjson.dumps(message).decode())
-        await eventually(lambda: server.service.bridge.num_open == 17)
+        await eventually(lambda: server.holds(17))
         connection.transport.abort()
         await eventually(lambda: len(server.engine.aborted) == 16)
         server.gate.open()

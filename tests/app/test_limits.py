@@ -104,7 +104,7 @@ async def test_a_request_that_waits_too_long_is_told_so_in_every_format() -> Non
         streamed = asyncio.create_task(post(http, KEYS[0], max_queue_ms=HOUR, stream=True))
         patient = asyncio.create_task(post(http, KEYS[0], max_queue_ms=3 * HOUR))
         await socket.create("hello", max_queue_ms=HOUR)
-        await eventually(lambda: server.service.bridge.num_open == 5)
+        await eventually(lambda: server.holds(5))
         server.engine.seconds_ahead = 2 * HOUR / 1000
         server.gate.open()
         last = (await socket.until("response.failed", "response.incomplete"))[-1]
@@ -129,7 +129,7 @@ async def test_an_answer_whose_time_is_over_is_cut_there() -> None:
         whole = asyncio.create_task(http.post("/v1/chat/completions", json=body(**fields)))
         streamed = asyncio.create_task(http.post("/v1/chat/completions", json=body(stream=True, **fields)))
         await socket.create("hello", max_time_ms=HOUR, max_output_tokens=400)
-        await eventually(lambda: server.service.bridge.num_open == 3)
+        await eventually(lambda: server.holds(3))
         server.gate.step(5)
         await eventually(lambda: all(s.num_tokens for s in server.service.bridge._open.values()))
         server.engine.seconds_ahead = 2 * HOUR / 1000

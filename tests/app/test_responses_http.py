@@ -243,7 +243,7 @@ async def test_a_fault_in_the_middle_is_a_failed_response_and_no_clean_end() -> 
         server.gate.close()
         whole = asyncio.create_task(http.post(PATH, json=BODY))
         async with opened(server, PATH, BODY | {"stream": True}) as stream:
-            await eventually(lambda: server.service.bridge.num_open == 2)
+            await eventually(lambda: server.holds(2))
             server.gate.step(3)
             await stream.until("response.output_text.delta")
 
@@ -270,7 +270,7 @@ async def test_a_response_that_had_no_time_to_begin_may_be_asked_for_again() -> 
         first = asyncio.create_task(http.post(PATH, json=BODY))
         await eventually(lambda: server.stats().num_running == 1)
         second = asyncio.create_task(http.post(PATH, json=BODY | {"max_queue_ms": 50_000}))
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         server.engine.seconds_ahead = 100.0
         server.gate.open()
         reply = await second
@@ -283,7 +283,7 @@ async def test_an_answer_that_the_server_cut_short_is_an_error_and_not_begun_aga
     async with running(shutdown_timeout_s=0) as server, server.http() as http:
         server.gate.close()
         whole = asyncio.create_task(http.post(PATH, json=BODY | {"max_output_tokens": 400}))
-        await eventually(lambda: server.service.bridge.num_open == 1)
+        await eventually(lambda: server.holds(1))
         server.gate.step()
         await eventually(lambda: server.stats().num_ticks == 2)  # so the first has brought a token
         server.server.stop()
@@ -426,7 +426,7 @@ async def test_readers_of_a_cancelled_response_are_told_and_so_is_whoever_waits_
     async with running() as server, server.http() as http:
         server.gate.close()
         waiting = asyncio.create_task(http.post(PATH, json=BODY | {"input": "whole"}))
-        await eventually(lambda: server.service.bridge.num_open == 1)
+        await eventually(lambda: server.holds(1))
         whole = newest(server)
         async with opened(server, PATH, BODY | {"stream": True}) as stream:
             (created,) = await stream.until("response.created")

@@ -233,7 +233,7 @@ async def test_without_a_word_on_it_a_client_that_leaves_ends_its_answer_within_
         text = "long " * 200 if state == "prefilling" else "hello"
         body = BODY | {"input": text, "on_disconnect": None, "stream": stream, "max_output_tokens": 400}
         async with request(server, "/v1/responses", body) as client:
-            await eventually(lambda: server.service.bridge.num_open == before + 1)
+            await eventually(lambda: server.holds(before + 1))
             kept = newest(server)
             server.gate.step(3)
             await eventually(lambda: server.stats().num_ticks == 4)
@@ -253,7 +253,7 @@ async def test_the_settings_decide_where_the_request_does_not() -> None:
         async with request(
             server, "/v1/responses", BODY | {"on_disconnect": None, "stream": False}
         ) as client:
-            await eventually(lambda: server.service.bridge.num_open == 1)
+            await eventually(lambda: server.holds(1))
             kept = newest(server)
             client.cut()
             await eventually(lambda: kept.num_readers == 0)

@@ -348,7 +348,7 @@ async def test_a_client_that_shows_no_sign_of_life_is_given_up() -> None:
             server.gate.close()
             await socket.create("hello", max_output_tokens=400)
             await alive.create("hello", max_output_tokens=20)
-            await eventually(lambda: server.service.bridge.num_open == 2)
+            await eventually(lambda: server.holds(2))
             socket.connection.transport.pause_reading()  # so it answers no ping
             await eventually(lambda: server.engine.aborted)
             server.gate.open()

@@ -126,7 +126,7 @@ async def test_all_lanes_of_a_cut_socket_go_on_and_other_sockets_notice_nothing(
                 await socket.create(
                     f"lane {lane}", stream_id=lane, max_output_tokens=20, on_disconnect="continue"
                 )
-            await eventually(lambda: server.service.bridge.num_open == 3)
+            await eventually(lambda: server.holds(3))
             server.gate.step(5)
             while not all(len(text_of(events)) >= 3 for events in seen.values()):
                 event = await socket.event()

@@ -34,7 +34,7 @@ async def test_running_answers_finish_and_new_ones_are_refused() -> None:
         await socket.create("hello", max_output_tokens=40)
         stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
         whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        await eventually(lambda: server.service.bridge.num_open == 3)
+        await eventually(lambda: server.holds(3))
         server.server.stop()
 
         for path in ("/readyz", "/health"):
@@ -69,7 +69,7 @@ async def test_answers_that_do_not_finish_in_time_are_cut_with_their_last_event(
         await socket.create("hello", max_output_tokens=400)
         stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
         whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        await eventually(lambda: server.service.bridge.num_open == 3)
+        await eventually(lambda: server.holds(3))
         server.server.stop()
         await eventually(lambda: len(server.engine.aborted) == 3)
         server.gate.open()
@@ -91,7 +91,7 @@ async def test_what_had_begun_when_the_server_ended_is_not_to_be_generated_again
         server.gate.close()
         chat = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
         response = asyncio.create_task(http.post("/v1/responses", json={"input": "hello"}))
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         server.gate.step(3)  # the first tick may have begun with one of them alone
         await eventually(lambda: server.stats().num_ticks == 4)
         server.server.stop()
@@ -106,7 +106,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
     async with running(shutdown_timeout_s=1000) as server, server.socket() as socket:
         server.gate.close()
         await socket.create("hello", max_output_tokens=400)
-        await eventually(lambda: server.service.bridge.num_open == 1)
+        await eventually(lambda: server.holds(1))
         server.server.stop()
         server.server.stop()
         server.gate.open()
@@ -134,7 +134,7 @@ async def test_the_end_is_quiet_however_it_comes(
         ]
         _, unfinished = await asyncio.open_connection("127.0.0.1", server.port)
         unfinished.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-        await eventually(lambda: server.service.bridge.num_open == 3)
+        await eventually(lambda: server.holds(3))
         await eventually(lambda: len(server.server.server_state.connections) == 4)
         for _ in range(signals):
             server.server.stop()
@@ -154,7 +154,7 @@ async def test_an_engine_that_fails_ends_every_answer_and_turns_readiness_red() 
         await socket.create("hello", max_output_tokens=400, stream_id="a")
         stream = asyncio.create_task(http.post("/v1/chat/completions", json=BODY | {"stream": True}))
         whole = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        await eventually(lambda: server.service.bridge.num_open == 4)
+        await eventually(lambda: server.holds(4))
         server.gate.step()
         await eventually(lambda: server.stats().num_ticks == 2)  # in which all of them take part
 

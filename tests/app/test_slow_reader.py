@@ -162,7 +162,7 @@ async def test_one_dead_reader_among_many_is_cut_and_the_others_lose_nothing() -
         await dead.create("I am dead", max_output_tokens=20_000)
         for number, each in enumerate(others):
             await each.create(f"I am number {number}", max_output_tokens=40)
-        await eventually(lambda: server.service.bridge.num_open == count + 1)
+        await eventually(lambda: server.holds(count + 1))
         server.gate.open()
         for number, each in enumerate(others):
             assert text_of(await each.until("response.incomplete")) == said(f"I am number {number}", 40)

@@ -157,7 +157,7 @@ async def test_the_time_for_a_head_is_not_that_for_an_answer_or_between_requests
         server.gate.close()
         http.writer.write(request({}))
         await socket.create("hello")
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         await another_is_dropped(server)
         server.gate.open()
         assert (await http.answer())[0] == 200

@@ -403,7 +403,7 @@ async def cut_and_come_back(server: RunningServer, witness: Client, cut_after: i
     server.gate.close()
     async with client(server) as chat:
         await chat.send("hello", chat=name, body={"max_tokens": 6})
-        await eventually(lambda: server.service.bridge.num_open == 1)
+        await eventually(lambda: server.holds(1))
         await witness.resume(None, chat=name, request=name)
         await witness.read(1 + OPENING, name)
         for count in range(1, cut_after + 1):

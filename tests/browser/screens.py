@@ -331,7 +331,7 @@ async def take_engine(browser: Browser, out: Path, screen: Screen, scheme: str) 
         for index in range(12):
             text = f"{'the same beginning ' * (index % 3)}and then number {index}"
             await socket.create(text, stream_id=str(index), max_output_tokens=40 + 30 * (index % 5))
-        await eventually(lambda: server.service.bridge.num_open == 12)
+        await eventually(lambda: server.holds(12))
         ticking = asyncio.create_task(_tick(server))
         stack.callback(ticking.cancel)
         await page.goto(f"{server.url}/#engine")

@@ -196,7 +196,7 @@ async def picture_of_an_engine() -> str:
         server.gate.close()
         for lane in ("a", "b"):
             await socket.create("Hello", stream_id=lane, max_output_tokens=90)
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         server.gate.step(4)
         await eventually(lambda: server.stats().num_running == 2)
         async with httpx.AsyncClient(base_url=server.url) as client:

@@ -62,7 +62,7 @@ async def test_sockets() -> None:
         server.gate.close()
         await one.send(type="response.create", **RESPONSE)
         await other.send(**turn("r"))
-        await eventually(lambda: server.service.bridge.num_open == 2)
+        await eventually(lambda: server.holds(2))
         break_down(server)
         await one.until("response.failed")
         await other.until("end")
@@ -199,7 +199,7 @@ async def trouble(http: Http) -> None:
                 asyncio.create_task(client.post(path, json=body | {"stream": stream}))
                 for stream in (False, True)
             ]
-            await eventually(lambda server=server: server.service.bridge.num_open == 2)
+            await eventually(lambda server=server: server.holds(2))
             break_down(server)
             await asyncio.gather(*asked)
     async with running() as server, http.of(server) as client:
@@ -217,7 +217,7 @@ async def busy(path: str, body: dict[str, Any], **limits: int) -> AsyncIterator[
         asked = []
         for count in (1, 2):
             asked.append(asyncio.create_task(http.post(path, json=body, headers=key)))
-            await eventually(lambda count=count: server.service.bridge.num_open == count)
+            await eventually(lambda count=count: server.holds(count))
             await eventually(lambda: server.stats().num_running == 1)
         await eventually(lambda: server.stats().num_waiting == 1)
         yield server
