@@ -85,9 +85,10 @@ hljs.configure({ __emitter: Nodes });
 /** Where the selection begins and ends in the text of an element; null: not in it. */
 function selectionIn(element) {
   const selection = getSelection();
-  if (!selection.rangeCount || selection.isCollapsed) return null;
+  // To say more of it than this, the browser lays out the page.
+  if (!element.contains(selection.anchorNode) || !element.contains(selection.focusNode)) return null;
+  if (selection.isCollapsed) return null;
   const { startContainer, startOffset, endContainer, endOffset } = selection.getRangeAt(0);
-  if (!element.contains(startContainer) || !element.contains(endContainer)) return null;
   return [lengthTo(element, startContainer, startOffset), lengthTo(element, endContainer, endOffset)];
 }
 
