@@ -125,8 +125,11 @@ function ask(question) {
   follower.jump();
 }
 
-/** Shows a conversation, or with null the empty page on which the next one begins. */
-async function show(id) {
+/**
+ * Shows a conversation, or with null the empty page on which the next one begins. The focus goes to the composer; where
+ * the reader did not ask for this, only if it would be lost otherwise.
+ */
+async function show(id, { asked = true } = {}) {
   current = id;
   engine.close();
   live.watch(id);
@@ -142,7 +145,7 @@ async function show(id) {
   showList();
   announcer.skip(path);
   follower.jump();
-  composer.focus();
+  if (asked || document.activeElement === document.body) composer.focus();
 }
 
 /** Shows a conversation at one of its messages, or with null at its end. Resolves to that message's element. */
@@ -203,7 +206,7 @@ models.addEventListener("change", () => {
 });
 preferences.addEventListener("change", showModel);
 chat.addEventListener("list", () => {
-  if (current && !chat.has(current)) void show(null);
+  if (current && !chat.has(current)) void show(null, { asked: false });
   else showList();
 });
 chat.addEventListener("path", ({ detail }) => {

@@ -16,9 +16,10 @@ export class Menu {
     addEventListener("pointerdown", ({ target }) => {
       if (!this.#element.contains(target) && !this.#opener?.contains(target)) this.close();
     });
-    // It is placed once, where its button was then.
+    // It is placed once, where its button was then; what scrolls elsewhere does not move that.
     addEventListener("resize", () => this.close());
-    addEventListener("scroll", () => this.close(), { capture: true, passive: true });
+    const onscroll = ({ target }) => target.contains(this.#opener) && this.close();
+    addEventListener("scroll", onscroll, { capture: true, passive: true });
   }
 
   get isOpen() {

@@ -11,9 +11,11 @@ Entry = dict[str, Any]
 _PUT = """async ({ entries }) => {
   const opening = indexedDB.open("tickwire");
   await new Promise((resolve) => (opening.onsuccess = resolve));
+  // Entries that differ by a millisecond must not come to be equal, or change places, while they are put in.
+  const now = Date.now();
   const writing = opening.result.transaction(["conversations", "messages"], "readwrite");
   for (const { conversation, messages } of entries) {
-    writing.objectStore("conversations").put({ ...conversation, updated: Date.now() - conversation.age });
+    writing.objectStore("conversations").put({ ...conversation, updated: now - conversation.age });
     for (const message of messages) writing.objectStore("messages").put(message);
   }
   await new Promise((resolve) => (writing.oncomplete = resolve));

@@ -110,6 +110,56 @@ async def test_the_menu_is_worked_by_keys_and_escape_leaves_the_answer_alone(
     await expect(last_answer(page).locator(".prose")).to_have_text("Half and whole")
 
 
+async def test_a_menu_stays_while_an_answer_grows_beside_it(page: Page, fake: FakeServer) -> None:
+    go_on = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.begin()
+        await reply.text(*(f"Line {n}\n\n" for n in range(40)))
+        await go_on.wait()
+        await reply.text(*(f"Line {n}\n\n" for n in range(40, 80)))
+        await reply.complete()
+
+    fake.scripts.append(script)
+    await ask(page, "Count")
+    await expect(last_answer(page)).to_contain_text("Line 39")
+    await page.get_by_role("button", name="More for “Count”").press("Enter")
+    await expect(page.get_by_role("menu")).to_be_visible()
+    height = await page.locator("#scroller").evaluate("(scroller) => scroller.scrollHeight")
+    go_on.set()
+    await page.wait_for_function("(it) => document.querySelector('#scroller').scrollTop > it", arg=height)
+    await expect(page.get_by_role("menu")).to_be_visible()
+    await expect(page.get_by_role("menuitem").first).to_be_focused()
+    # Its own list takes the button away from under it.
+    await page.locator("#conversations").dispatch_event("scroll", {"bubbles": False})
+    await expect(page.get_by_role("menu")).to_be_hidden()
+
+
+async def test_a_chat_that_goes_takes_the_focus_from_nowhere_else(page: Page, fake: FakeServer) -> None:
+    fake.scripts += [says("Yes."), says("No.")]
+    for question in ("First", "Second"):
+        await page.get_by_role("button", name="New chat").first.click()
+        await ask(page, question)
+        await expect(last_answer(page).locator(".figures")).to_contain_text("1 token")
+    message = page.get_by_role("textbox", name="Message")
+    await choose(page, "Second", "Delete")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(titles(page)).to_have_text(["First"])
+    await expect(item(page, "First")).to_be_focused()
+    await item(page, "First").click()
+    await expect(message).to_be_focused()
+
+    settings = page.get_by_role("button", name="Settings")
+    await settings.focus()
+    other = await page.context.new_page()
+    await other.goto(page.url)
+    await choose(other, "First", "Delete")
+    await other.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(other.get_by_role("textbox", name="Message")).to_be_focused()
+    await expect(titles(page)).to_have_count(0)
+    await expect(settings).to_be_focused()
+
+
 async def test_an_item_keeps_its_element_and_the_focus(page: Page, fake: FakeServer) -> None:
     end = asyncio.Event()
 
