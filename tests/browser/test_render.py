@@ -100,6 +100,8 @@ async def test_half_written_formulas_do_not_flicker(page: Page) -> None:
                 await frame(); await frame();
                 frames.push([root.textContent, root.querySelectorAll(".formula").length]);
             }
+            await view.finish(text, true);
+            frames.push([root.textContent, root.querySelectorAll(".formula").length]);
             return frames;
         }""",
         text,

@@ -307,10 +307,11 @@ async def test_finished_blocks_keep_their_elements(page: Page) -> None:
             const frame = () => new Promise(requestAnimationFrame);
             const root = document.createElement("div");
             const view = new MarkdownView(root);
-            view.grow("First.\\n\\n```\\ncode 1\\n"); await frame(); await frame();
+            const shows = async (words) => { while (!root.textContent.includes(words)) await frame(); };
+            view.grow("First.\\n\\n```\\ncode 1\\n"); await shows("code 1");
             const first = root.firstElementChild;
             const text = root.querySelector("code").firstChild;
-            view.grow("First.\\n\\n```\\ncode 1\\ncode 2\\n"); await frame(); await frame();
+            view.grow("First.\\n\\n```\\ncode 1\\ncode 2\\n"); await shows("code 2");
             const same = [first === root.firstElementChild, root.contains(text), text.data];
             await view.finish("First.\\n\\n```\\ncode 1\\ncode 2\\n```\\n\\nLast.");
             return [...same, first === root.firstElementChild, root.children.length];

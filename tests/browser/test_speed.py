@@ -67,7 +67,11 @@ STREAM = """async ([text, step]) => {
         }
     }
     view.grow(text);
-    await frame(); await frame();
+    // One frame may not be enough for all of it.
+    for (let still = 0, before; still < 10; still = records.length === before ? still + 1 : 0) {
+        before = records.length;
+        await frame();
+    }
     changes();
     await view.finish(text);
     counts.whole = changes().length;
