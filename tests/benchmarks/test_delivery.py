@@ -54,7 +54,8 @@ def test_every_token_is_timed_from_the_engine_to_the_client(server: ServerProces
 
 
 def test_frames_are_counted_while_tokens_come_as_fast_as_they_are_taken(server: ServerProcess) -> None:
-    flow, message = uvloop.run(delivery.throughput(server, seconds=0.3))
+    # Until the first stream ends: in a time of its own a busy machine may have nothing to count.
+    flow, message = uvloop.run(delivery.throughput(server, seconds=60))
     assert flow.frames_per_s > 0
     assert orjson.loads(message)["type"] == "response.output_text.delta"
 
