@@ -101,7 +101,7 @@ async def test_a_client_that_says_nothing_is_let_go() -> None:
 
 async def test_one_that_has_signed_in_may_take_its_time() -> None:
     async with (
-        running(api_keys=KEYS, handshake_timeout_s=0.2) as server,
+        running(api_keys=KEYS, handshake_timeout_s=1.0) as server,
         server.socket() as socket,
         server.socket() as silent,
     ):

@@ -672,7 +672,7 @@ async def test_one_key_s_chat_is_not_another_s() -> None:
 
 async def test_who_shows_no_key_in_time_is_sent_away() -> None:
     async with (
-        running(api_keys=("one",), handshake_timeout_s=0.5) as server,
+        running(api_keys=("one",), handshake_timeout_s=1.0) as server,
         client(server, "one") as chat,
         client(server) as page,
     ):

@@ -154,7 +154,7 @@ async def test_a_token_opens_what_keys_close(node: Node) -> None:
 
 
 async def test_another_key_is_used_at_once_and_what_runs_is_taken_up(node: Node) -> None:
-    async with running(api_keys=("right",), handshake_timeout_s=0.2) as server:
+    async with running(api_keys=("right",), handshake_timeout_s=1.0) as server:
         pace(server)
         result = await run(node, "keys", url_of(server), right="right")
     none, wrong, right = result["outcomes"]
