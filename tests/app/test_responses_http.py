@@ -260,6 +260,7 @@ async def test_a_fault_in_the_middle_is_a_failed_response_and_no_clean_end() -> 
         reply = await whole
         refusal(reply, 500, "server_error", None)
         assert reply.headers["x-should-retry"] == "false"
+        await eventually(lambda: not server.stats().failure)  # the device is reset
         next_turn = await http.post(PATH, json=BODY | {"previous_response_id": failed["id"]})
         refusal(next_turn, 400, "previous_response_not_found", "previous_response_id")
 

@@ -172,7 +172,8 @@ async def test_an_engine_that_fails_ends_every_answer_and_turns_readiness_red() 
         *_, error, _ = (await stream).text.split("\n\n")
         assert orjson.loads(error.removeprefix("data: "))["error"]["type"] == "server_error"
         assert (await whole).status_code == 500
-        # The first fault is survived, and this is the second.
+        # The first fault is survived, once the device is reset, and this is the second.
+        await eventually(lambda: not server.stats().failure)
         assert (await socket.answer("hello"))[-1]["type"] == "response.failed"
         await eventually(lambda: server.stats().failure)
         await _refuses_work(server, http)
