@@ -49,6 +49,8 @@ async def is_kept(page: Page) -> None:
 
 async def choose(page: Page, title: str, entry: str) -> None:
     """An entry of the menu that a conversation has in the list."""
+    # The list is there before the page has put the focus where it begins.
+    await expect(page.locator("body[data-ready]")).to_be_visible()
     await page.get_by_role("button", name=f"More for “{title}”").focus()
     await page.keyboard.press("Enter")
     await page.get_by_role("menuitem", name=entry).click()

@@ -100,8 +100,11 @@ async def test_half_written_formulas_do_not_flicker(page: Page) -> None:
                 await frame(); await frame();
                 frames.push([root.textContent, root.querySelectorAll(".formula").length]);
             }
-            await view.finish(text, true);
-            frames.push([root.textContent, root.querySelectorAll(".formula").length]);
+            // One frame may not be enough for all of it.
+            for (let n = 0; n < 100 && frames.at(-1)[1] < 5; n += 1) {
+                await frame();
+                frames.push([root.textContent, root.querySelectorAll(".formula").length]);
+            }
             return frames;
         }""",
         text,
