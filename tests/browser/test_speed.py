@@ -196,10 +196,14 @@ async def test_what_could_not_be_loaded_is_loaded_the_next_time(
 ) -> None:
     # The fake server has no engine to tell of.
     watch.allow("could not be loaded|ERR_FAILED|404")
-    await page.route(file, lambda route: route.abort(), times=1)
+    await page.route(file, lambda route: route.abort())
+    # What the page has loaded ahead of its use must not have come before that.
+    await page.reload()
+    await expect(page.locator("body[data-ready]")).to_be_visible()
     await page.keyboard.press(keys)
     notice = page.locator("#notice")
     await expect(notice).to_contain_text("This could not be loaded.")
+    await page.unroute(file)
     await expect(page.locator(part).first).to_be_hidden()
     await notice.get_by_role("button", name="Dismiss").click()
     await page.keyboard.press(keys)
