@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from engine.loading import default_model
 
 if not torch.cuda.is_available():
     # Triton reads it when a kernel is defined, so it must stand before any is imported.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The same examples each time, so that a change answers for itself alone, and none is judged by the clock.
+# New ones are looked for by `pytest --hypothesis-profile=search`.
+no_clock = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", no_clock, derandomize=True)
+settings.register_profile("search", no_clock, derandomize=False, print_blob=True)
+settings.load_profile("suite")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # There is a process for each core already.

@@ -263,7 +263,9 @@ hostile = st.lists(
     | st.sampled_from(["user", "assistant", "\n", " ", "x", "\ue000", "\U000f0000"]),
     max_size=8,
 ).map("".join)
-runs = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+runs = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 
 
 def spells_control(kind: Kind, text: str) -> bool:

@@ -11,8 +11,10 @@ import { figure } from "../view/format.js";
 import { text, texts } from "../texts.js";
 import { Connection } from "../tickwire.js";
 
-/** Tokens of each: they leave one after the other. */
+/** At most so many tokens of each: they leave one after the other. */
 const LENGTHS = [28, 44, 60, 80, 100, 128];
+/** At least so many, else one could be gone before it was seen. */
+const SHORTEST = LENGTHS[0];
 const TAIL = 160;
 
 export class Work {
@@ -42,7 +44,8 @@ export class Work {
     const questions = texts("engine.work.questions");
     // All begin with the same words, so their first blocks are one and the same.
     const instructions = text("engine.work.instructions");
-    const shared = { instructions, store: false, on_disconnect: "cancel", ...FIRST_SETUP.sampling };
+    const always = { store: false, on_disconnect: "cancel", min_tokens: SHORTEST };
+    const shared = { instructions, ...always, ...FIRST_SETUP.sampling };
     this.#lines = LENGTHS.map((length, i) => {
       const input = questions[i % questions.length];
       return new Line(input, this.#wire.respond({ input, max_output_tokens: length, ...shared }));

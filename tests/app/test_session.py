@@ -595,7 +595,7 @@ MESSAGES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(MESSAGES | VALUES, min_size=1, max_size=4))
 def test_no_message_is_without_an_effect_that_can_be_written(messages: list[Any]) -> None:
     session = new_session()
@@ -609,7 +609,7 @@ def test_no_message_is_without_an_effect_that_can_be_written(messages: list[Any]
 
 
 @given(st.text())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_text_is_without_an_answer(text: str) -> None:
     (effect,) = new_session().take(understand(text))
     assert isinstance(effect, Send)
@@ -811,5 +811,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.session.is_idle
 
 
-SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
 TestSessionMachine = SessionMachine.TestCase

@@ -426,5 +426,5 @@ class ShelfMachine(RuleBasedStateMachine):
         assert self.here.shelf.num_bytes == sum(kept.size for kept in there)
 
 
-ShelfMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ShelfMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestShelfMachine = ShelfMachine.TestCase

@@ -265,7 +265,7 @@ def joined(deltas: list[Delta]) -> Delta:
     return Delta("".join(d.text for d in deltas), tuple(each for d in deltas for each in d.logprobs))
 
 
-StreamMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+StreamMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestStreamMachine = StreamMachine.TestCase
 
 
@@ -330,5 +330,5 @@ class LogMachine(RuleBasedStateMachine):
         )
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestLogMachine = LogMachine.TestCase

@@ -211,7 +211,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     params=st.lists(PARAMS, min_size=1, max_size=5),
     num_ticks=st.integers(1, 6),

@@ -259,7 +259,7 @@ class EngineMachine(RuleBasedStateMachine):
         return next(e for e in self.recorder.events(name) if isinstance(e, FinishedEvent)).num_prompt_tokens
 
 
-EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=100, deadline=None)
+EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=100)
 TestEngineMachine = EngineMachine.TestCase
 
 LIVES, STEPS = 400, 250

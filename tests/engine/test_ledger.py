@@ -279,5 +279,5 @@ class LedgerMachine(RuleBasedStateMachine):
         )
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestLedger = LedgerMachine.TestCase

@@ -46,7 +46,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_free + sum(map(len, self.tables)) == NUM_BLOCKS
 
 
-PoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
 TestPool = PoolMachine.TestCase
 
 

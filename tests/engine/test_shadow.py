@@ -103,7 +103,7 @@ ANSWERS = st.tuples(
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=25))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_arms_do_what_a_slow_simulation_does(answers: list[tuple[int, int, int, int, int]]) -> None:
     arms = ShadowArms(NUM_BLOCKS, CONTEXT, ROWS)
     slow = {policy: SlowArm(policy) for policy in ARMS}

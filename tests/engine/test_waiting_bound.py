@@ -141,7 +141,7 @@ ACTS = st.one_of(
 
 
 @given(turn_tokens=st.sampled_from((1, 10, 40, 64)), acts=st.lists(ACTS, min_size=10, max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_nobody_waits_longer_than_is_promised(turn_tokens: int, acts: list[tuple]) -> None:
     world = World(turn_tokens)
     for act in acts:

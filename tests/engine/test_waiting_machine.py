@@ -105,5 +105,5 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.select() is None
 
 
-QueueMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=60)
 TestQueue = QueueMachine.TestCase

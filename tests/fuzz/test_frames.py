@@ -393,7 +393,7 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(frames=FRAMES, cuts=st.lists(st.integers(0, 200), max_size=3))
 async def test_any_frames_are_taken_as_the_protocol_says(
     server: RunningServer, frames: list[Sent], cuts: list[int]

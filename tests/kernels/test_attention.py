@@ -35,7 +35,7 @@ def test_head_sizes_and_shared_heads(heads: int, kv_heads: int, dim: int) -> Non
     assert_close(paged([(150, 1), (33, 20)], heads=heads, kv_heads=kv_heads, dim=dim), window=140)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     runs=st.lists(
         st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),

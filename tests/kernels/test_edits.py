@@ -17,7 +17,7 @@ from tests import oracle
 from tests.kernels.edit_lists import Row, apply, bits, edits_for, make
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), width=st.sampled_from([1, 2, 7, 100, 257]), num_rows=st.integers(0, 6))
 def test_both_do_what_the_oracle_does(seed: int, width: int, num_rows: int) -> None:
     made = make(seed, num_rows, width)

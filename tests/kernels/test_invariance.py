@@ -45,7 +45,7 @@ def test_products(width: int, fan_in: int, shape: Shape) -> None:
     assert_rows_stand_alone(product, torch.randn(MANY, fan_in))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     width=st.integers(1, 160), fan_in=st.integers(1, 1200), rows=st.integers(1, 40), seed=st.integers(0, 99)
 )
@@ -139,7 +139,7 @@ def chunk(whole: Paged, first: int, end: int) -> Paged:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     cuts=st.lists(st.integers(1, 399), max_size=12),
     window=st.none() | st.integers(1, 300),
@@ -264,7 +264,7 @@ def test_a_model_token_by_token(model: CausalLM, whole: Arrangement) -> None:
     assert_same(got, whole)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(sizes=st.lists(st.sampled_from([1, 2, 3, 15, 16, 17, 33, 64, 100, 128, 250]), min_size=1, max_size=20))
 def test_a_model_in_chunks(model: CausalLM, whole: Arrangement, sizes: list[int]) -> None:
     got = Arrangement(model)
@@ -274,7 +274,7 @@ def test_a_model_in_chunks(model: CausalLM, whole: Arrangement, sizes: list[int]
     assert_same(got, whole)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_a_model_in_company(model: CausalLM, whole: Arrangement, data: st.DataObject) -> None:
     """Decode rows and chunks of others come and go, before sequence 0 in the batch and after it."""

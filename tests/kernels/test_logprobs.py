@@ -24,7 +24,7 @@ def run(kernels: Any, logits: Any, chosen: list[int], k: int) -> tuple[Any, Any,
     return tuple(r.numpy() for r in results)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     width=st.sampled_from([1, 2, 7, 100, 257, 3001]),

@@ -44,7 +44,7 @@ def test_philox_gives_the_published_words(
     assert int(first) == words[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     width=st.sampled_from([1, 2, 7, 100, 257, 3001]),

@@ -175,7 +175,7 @@ anything = st.fixed_dictionaries(
 
 
 @given(values=anything, source=texts)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_printed_settings_can_be_read_back(tmp_path, values, source):
     wanted = Settings(**values)
     loaded = load_settings({}, {}, directory=tmp_path / "none")

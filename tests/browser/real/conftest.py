@@ -19,6 +19,9 @@ from playwright.async_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import Watch
 
+PATIENCE_MS = 120_000
+"""How long an answer of the model may take on a busy machine."""
+
 
 @contextlib.contextmanager
 def served(model: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
@@ -64,8 +67,13 @@ async def page(context: BrowserContext, origin: str, watch: Watch) -> Page:
     return page
 
 
+def exactly(tokens: int) -> dict[str, Any]:
+    """For `set_up`: answers drawn as the page's first preset has it, so long whatever is drawn."""
+    return {"temperature": 0.6, "top_p": 0.95, "min_tokens": tokens, "max_output_tokens": tokens}
+
+
 async def set_up(context: BrowserContext, **sampling: Any) -> None:
-    """What this browser has chosen for its new chats."""
+    """What this browser has chosen for its new chats, once its pages are opened or reloaded."""
     setup = {"model": None, "system": "", "sampling": sampling}
     chosen = json.dumps(json.dumps({"setup": setup}))
     # A page that has no address yet has no storage either.

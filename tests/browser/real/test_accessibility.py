@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import BrowserContext, Page, expect
+
+from tests.browser.real.conftest import PATIENCE_MS, exactly, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_chat_by_keys_alone_and_heard_not_seen(page: Page) -> None:
+async def test_a_chat_by_keys_alone_and_heard_not_seen(context: BrowserContext, page: Page) -> None:
+    await set_up(context, **exactly(60) | {"temperature": 0})
+    await page.reload()
     field = page.get_by_role("textbox", name="Message")
     await page.keyboard.press("Control+Shift+O")
     await expect(field).to_be_focused()
     await page.keyboard.type("What is the capital of France? Answer in one sentence.")
     await page.keyboard.press("Enter")
     heard = page.locator("body > .announcer p")
-    await expect(heard.last).to_have_text(re.compile("End of the answer|Cut at"), timeout=60_000)
+    await expect(heard.last).to_have_text(re.compile("End of the answer|Cut at"), timeout=PATIENCE_MS)
     answer = page.get_by_role("article", name="Answer").last
     await page.keyboard.press("F6")
     await expect(answer).to_be_focused()
@@ -31,7 +35,7 @@ async def test_a_chat_by_keys_alone_and_heard_not_seen(page: Page) -> None:
     await page.keyboard.press("Control+Shift+Enter")
     await expect(answer).to_have_attribute("aria-busy", "true")
     await page.keyboard.press("Escape")
-    await expect(answer).not_to_have_attribute("aria-busy", "true", timeout=30_000)
+    await expect(answer).not_to_have_attribute("aria-busy", "true", timeout=PATIENCE_MS)
     await page.keyboard.press("Alt+Shift+ArrowLeft")
     await expect(heard.last).to_contain_text("1 of 2")
     assert re.findall(r"\w+", await answer.locator(".prose").inner_text()) == words

@@ -8,18 +8,21 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import BrowserContext, Page, expect
 
 from tests.browser.person import ask, choose, last_answer
+from tests.browser.real.conftest import PATIENCE_MS, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_keep_find_save_and_bring_back_a_chat(page: Page) -> None:
+async def test_keep_find_save_and_bring_back_a_chat(context: BrowserContext, page: Page) -> None:
+    await set_up(context, temperature=0, max_output_tokens=40)
+    await page.reload()
     question = "Name three rivers in Europe. Answer in one sentence."
     await ask(page, question)
     said = last_answer(page).locator(".prose")
-    await expect(said).to_contain_text(re.compile(r"\w{4,}\W"), timeout=30_000)
+    await expect(said).to_contain_text(re.compile(r"\w{4,}\W"), timeout=PATIENCE_MS)
     # A few words are enough, if it has not ended by itself.
     await page.keyboard.press("Escape")
     ended = re.compile("completed|length|stopped")

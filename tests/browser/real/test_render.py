@@ -6,11 +6,10 @@ import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
 from tests.browser.person import ask, last_answer
-from tests.browser.real.conftest import set_up
+from tests.browser.real.conftest import PATIENCE_MS, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PATIENCE_MS = 120_000
 COLOUR = "(element) => getComputedStyle(element).color"
 
 

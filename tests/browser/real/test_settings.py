@@ -12,6 +12,7 @@ from playwright.async_api import BrowserContext, Locator, Page, WebSocket, expec
 from tests.app.harness import eventually
 from tests.browser.conftest import Watch
 from tests.browser.person import ask, last_answer
+from tests.browser.real.conftest import PATIENCE_MS, exactly, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -54,7 +55,7 @@ async def page(context: BrowserContext, watch: Watch) -> Page:
 async def open_settings(page: Page, origin: str) -> Locator:
     await page.goto(origin)
     await expect(page.locator("#link")).to_have_attribute("data-state", "open")
-    await page.get_by_role("button", name="Settings: Balanced").click()
+    await page.get_by_role("button", name="Settings: ").click()
     settings = page.get_by_role("dialog", name="Settings")
     await expect(settings.get_by_role("slider", name="Temperature")).to_be_enabled()
     return settings
@@ -70,7 +71,7 @@ async def answer(page: Page, question: str) -> str:
     """Asks in a new chat, and waits until the answer is cut."""
     await page.get_by_role("button", name="New chat", exact=True).click()
     await ask(page, question)
-    await expect(last_answer(page).locator(".ending")).to_be_visible(timeout=60_000)
+    await expect(last_answer(page).locator(".ending")).to_be_visible(timeout=PATIENCE_MS)
     return await last_answer(page).locator(".prose").inner_text()
 
 
@@ -102,10 +103,12 @@ async def test_a_setup_is_what_the_model_does_and_is_there_after_a_reload(page: 
     await expect(settings.get_by_role("textbox", name="System prompt")).to_have_value("You are a sailor.")
 
 
-async def test_a_draft_that_was_warmed_up_is_not_computed_again(page: Page, origin: str) -> None:
+async def test_a_draft_that_was_warmed_up_is_not_computed_again(
+    context: BrowserContext, page: Page, origin: str
+) -> None:
+    await set_up(context, **exactly(2))
     frames = Frames(page)
     settings = await open_settings(page, origin)
-    await write(settings, "Longest answer, in tokens", "2")
     switch = settings.get_by_role("switch", name="Warm up while typing")
     await switch.uncheck()
     await answer(page, f"One. {STORY * 4}")
@@ -116,7 +119,7 @@ async def test_a_draft_that_was_warmed_up_is_not_computed_again(page: Page, orig
     await page.get_by_role("textbox", name="Message").fill(question)
     await eventually(lambda: frames.usages(warm_ups=True))
     await page.keyboard.press("Enter")
-    await expect(last_answer(page).locator(".ending")).to_be_visible(timeout=60_000)
+    await expect(last_answer(page).locator(".ending")).to_be_visible(timeout=PATIENCE_MS)
     cold, warm = (usage["input_tokens_details"]["cached_tokens"] for usage in frames.usages())
     prompt = frames.usages()[1]["input_tokens"]
     assert cold < prompt / 2 < warm

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.person import ask, last_answer
+from tests.browser.real.conftest import PATIENCE_MS, exactly, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-IN_TIME = 60_000
-"""Milliseconds that a short answer may take on a busy machine."""
-
 
 async def ended(page: Page) -> None:
-    await expect(last_answer(page).get_by_role("button", name="Delete answer")).to_be_visible(timeout=IN_TIME)
+    await expect(last_answer(page).get_by_role("button", name="Delete answer")).to_be_visible(
+        timeout=PATIENCE_MS
+    )
 
 
 async def copied(page: Page, answer: Locator) -> str:
@@ -25,7 +25,9 @@ async def copied(page: Page, answer: Locator) -> str:
     return text
 
 
-async def test_ask_anew_go_back_and_forth_and_answer_again(page: Page) -> None:
+async def test_ask_anew_go_back_and_forth_and_answer_again(context: BrowserContext, page: Page) -> None:
+    await set_up(context, **exactly(20))
+    await page.reload()
     prose = last_answer(page).locator(".prose")
     await ask(page, "What is the capital of France? Answer in one short sentence.")
     await ended(page)
@@ -56,18 +58,22 @@ async def test_ask_anew_go_back_and_forth_and_answer_again(page: Page) -> None:
     await expect(prose).to_have_text(italy, use_inner_text=True)
 
 
-async def test_stop_go_on_and_ask_more(page: Page) -> None:
+async def test_stop_go_on_and_ask_more(context: BrowserContext, page: Page) -> None:
+    await set_up(context, **exactly(300))
+    await page.reload()
     answer = last_answer(page)
     await ask(page, "Tell me a very long story about a lighthouse keeper.")
     await expect(answer.locator(".figures")).to_contain_text(
-        re.compile(r"\d+ tokens.*tokens/s"), timeout=IN_TIME
+        re.compile(r"\d+ tokens.*tokens/s"), timeout=PATIENCE_MS
     )
     await page.keyboard.press("Escape")
     await expect(answer.locator(".ending")).to_have_text("Stopped")
     before = await copied(page, answer)
 
     await answer.get_by_role("button", name="Continue").click()
-    await expect(answer.locator(".figures")).to_contain_text("tokens/s", timeout=IN_TIME)
+    # From now on its figures are of what is added.
+    await expect(answer).to_have_attribute("aria-busy", "true")
+    await expect(answer.locator(".figures")).to_contain_text("tokens/s", timeout=PATIENCE_MS)
     await page.keyboard.press("Escape")
     await expect(answer.locator(".ending")).to_have_text("Stopped")
     await expect(answer.locator(".figures")).to_contain_text("continued")
@@ -78,5 +84,7 @@ async def test_stop_go_on_and_ask_more(page: Page) -> None:
 
     await ask(page, "Say goodbye in one word.")
     await expect(page.get_by_role("article", name="Answer")).to_have_count(2)
+    await expect(answer.locator(".prose")).not_to_be_empty(timeout=PATIENCE_MS)
+    await page.keyboard.press("Escape")
     await ended(page)
     await expect(answer.locator(".figures")).to_contain_text(re.compile(r"\d+ prompt tokens, \d+ cached"))

@@ -166,7 +166,7 @@ def test_scores_of_any_size(device: Device) -> None:
     assert_close(device, inputs)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     runs=st.lists(
         st.integers(1, 70).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, min(n, 12)))),

@@ -32,7 +32,7 @@ def _edit_logits(logits: Tensor, *lists: Tensor) -> None:
 GPU = SimpleNamespace(edit_logits=_edit_logits)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), width=st.sampled_from([1, 2, 7, 257]), num_rows=st.integers(0, 6))
 def test_it_does_what_the_oracle_does(seed: int, width: int, num_rows: int) -> None:
     made = make(seed, num_rows, width)

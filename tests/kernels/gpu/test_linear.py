@@ -39,7 +39,7 @@ def test_ours(width: int, fan_in: int, tokens: int, with_bias: bool, dtype: torc
     assert_rounded_once(Linear(INVARIANT, weight, bias if with_bias else None)(x), exact, error=5e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(tokens=st.integers(1, 90), width=st.integers(1, 150), fan_in=st.integers(1, 150))
 def test_every_shape(tokens: int, width: int, fan_in: int) -> None:
     weight, bias = made(width, fan_in, torch.float16)

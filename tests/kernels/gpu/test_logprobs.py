@@ -31,7 +31,7 @@ def run(logits: Any, chosen: list[int], k: int) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 2**32 - 1),
     width=st.sampled_from([1, 2, 17, 257, 1000]),

@@ -38,7 +38,7 @@ def test_norms(device: Device, tokens: int, width: int, dtype: torch.dtype) -> N
     assert torch.equal(x, before)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tokens=st.integers(1, 4), width=st.integers(1, 200), scale=st.sampled_from([1e-3, 1.0, 1e3]))
 def test_every_shape(tokens: int, width: int, scale: float) -> None:
     device = Device.of(PLACE, batch_invariant=True)

@@ -51,7 +51,7 @@ def make(seed: int, num_rows: int, width: int, spread: float, step: float, maske
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     seed=st.integers(0, 2**32 - 1),
     width=st.sampled_from([1, 2, 17, 255, 600]),
@@ -131,7 +131,7 @@ def check_cuts(rows: Rows) -> None:
             assert got[r] == expected, f"row {r}: {len(got[r])} kept, not {len(expected)}"
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 2**32 - 1),
     width=st.sampled_from([3, 600]),

@@ -162,7 +162,7 @@ measured = st.dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(measured)
 def test_entries_serve_what_was_found(found):
     """Each combination of facts that was measured gets the tiles that were found for it."""
