@@ -61,7 +61,7 @@ class Responses:
         prompt, truncation = self._prompt(request, conversation)
         if request.warms_up:
             # Whoever reads along goes first. The one token that is sampled is told to nobody.
-            sampling = replace(request.sampling, max_tokens=1, logprobs=None)
+            sampling = replace(request.sampling, min_tokens=0, max_tokens=1, logprobs=None)
             answer = await service.start(
                 prompt, request, caller, arrival=arrival, sampling=sampling, priority=Priority.BATCH
             )

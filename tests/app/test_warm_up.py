@@ -57,6 +57,17 @@ async def test_the_same_prompt_sent_again_needs_one_tick() -> None:
         assert computed(server)[ticks] <= BLOCK_SIZE
 
 
+async def test_it_takes_every_field_that_its_question_will_have() -> None:
+    fields = {"min_tokens": 5, "max_output_tokens": 9, "stop": ["~"], "seed": 1, "logit_bias": {"3": 1}}
+    logprobs = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    async with running() as server, server.socket() as socket:
+        events = await socket.answer(DRAFT, generate=False, **fields, **logprobs)
+        assert tuple(event["type"] for event in events) == KINDS
+        last = (await socket.answer(DRAFT, **fields, **logprobs))[-1]["response"]
+        cached = last["usage"]["input_tokens_details"]["cached_tokens"]
+        assert cached == events[-1]["response"]["usage"]["input_tokens"] // BLOCK_SIZE * BLOCK_SIZE
+
+
 async def test_instructions_alone_can_be_warmed_up() -> None:
     async with running() as server, server.socket() as socket:
         system = "always answer in rhyme " * 10
