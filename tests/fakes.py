@@ -6,6 +6,7 @@ table*: a wrong block, a stale slot, a mixed-up row or a missing token changes t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -119,12 +120,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.ticks: list[list[Event]] = []
+        self._of: defaultdict[str, list[Event]] = defaultdict(list)
 
     def __call__(self, events: list[Event]) -> None:
         self.ticks.append(events)
+        for event in events:
+            self._of[event.request_id].append(event)
 
     def events(self, request_id: str) -> list[Event]:
-        return [e for tick in self.ticks for e in tick if e.request_id == request_id]
+        return self._of.get(request_id, [])
 
     def text(self, request_id: str) -> str:
         return "".join(e.text for e in self.events(request_id) if isinstance(e, TokenEvent))
