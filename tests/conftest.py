@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from engine.loading import default_model
 if not torch.cuda.is_available():
     # Triton reads it when a kernel is defined, so it must stand before any is imported.
     os.environ["TRITON_INTERPRET"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Whoever started the tests in the background meant them alone, and not the programs that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each time, so that a change answers for itself alone, and none is judged by the clock.
 # New ones are looked for by `pytest --hypothesis-profile=search`.

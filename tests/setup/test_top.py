@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import pytest
 from app.top import TopError, debug_address, picture, top
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 30
+"""After this long without what it waits for, a test fails. No passing test waits for it."""
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:
@@ -223,18 +226,23 @@ def test_it_leaves_the_terminal_as_it_was(server: Any, key: bytes) -> None:
         [sys.executable, "-c", start], cwd=ROOT, stdin=slave, stdout=slave, stderr=slave
     )
     os.close(slave)
-    said = read_until(master, b"fake-model")
-    os.write(master, key)
-    said += read_until(master, b"\x1b[?1049l")
-    assert process.wait(timeout=30) == 0
-    os.close(master)
+    try:
+        said = read_until(master, b"fake-model")
+        os.write(master, key)
+        said += read_until(master, b"\x1b[?1049l")
+        assert process.wait(timeout=PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
     assert said.index(b"\x1b[?1049h") < said.index(b"fake-model") < said.index(b"\x1b[?1049l")
 
 
 def read_until(terminal: int, mark: bytes) -> bytes:
-    said = b""
+    said, last = b"", time.monotonic() + PATIENCE_S
     while mark not in said:
-        readable, _, _ = select.select([terminal], [], [], 30)
+        # It draws without end, so that each wait alone would always end.
+        readable, _, _ = select.select([terminal], [], [], max(0.0, last - time.monotonic()))
         assert readable, said
         said += os.read(terminal, 65536)
     return said
