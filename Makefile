@@ -19,9 +19,10 @@ help:
 serve: $(VENV)/.installed
 	@exec $(BIN)/tickwire serve $(ARGS)
 
-# Most tests run side by side; those of models on all cores, in a browser or not, come after, one by one.
+# Most tests run side by side; those of the real model on all cores, in a browser or not, come after, one by one.
 # In the order of their names, files that take long are not the last ones.
-ONE_BY_ONE := tests/models tests/browser/real tests/browser/test_lighthouse.py tests/app/test_parity.py tests/app/test_serve.py
+ONE_BY_ONE := tests/models/test_default_model.py tests/models/test_parameters.py \
+  tests/app/test_parity.py tests/app/test_serve.py tests/browser/real tests/browser/test_lighthouse.py
 
 test: lint browser
 ifeq ($(ARGS),)
