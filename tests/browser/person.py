@@ -56,6 +56,15 @@ async def choose(page: Page, title: str, entry: str) -> None:
     await page.get_by_role("menuitem", name=entry).click()
 
 
+async def copied(page: Page, button: Locator) -> str:
+    """Presses a button that copies; what it has put on the clipboard."""
+    await page.evaluate("navigator.clipboard.writeText('')")
+    await button.click()
+    await page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
+    text: str = await page.evaluate("navigator.clipboard.readText()")
+    return text
+
+
 async def stop_clock(page: Page) -> None:
     """No delay ends by itself any more."""
     await page.clock.install(time=0)

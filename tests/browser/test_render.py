@@ -10,7 +10,7 @@ from playwright.async_api import BrowserContext, Page, expect
 from app.api.page import static_directory
 from tests.browser.conftest import Watch
 from tests.browser.fake import FakeServer, Reply
-from tests.browser.person import answer_to, ask, last_answer
+from tests.browser.person import answer_to, ask, copied, last_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -138,8 +138,7 @@ async def test_code_gets_its_colours_when_its_fence_closes(page: Page, fake: Fak
 async def test_the_copy_button_copies_the_code_as_it_is_shown(page: Page, fake: FakeServer) -> None:
     prose = await answer_to(page, fake, f"```python\n{PYTHON}```")
     await expect(prose.locator(".hl").first).to_be_visible()
-    await prose.get_by_role("button", name="Copy code").click()
-    assert await page.evaluate("navigator.clipboard.readText()") == PYTHON.strip()
+    assert await copied(page, prose.get_by_role("button", name="Copy code")) == PYTHON.strip()
 
 
 async def test_long_code_and_that_of_no_language_stay_as_they_are(page: Page, fake: FakeServer) -> None:
@@ -178,8 +177,7 @@ async def test_what_cannot_be_seen_in_code_is_shown(page: Page, fake: FakeServer
     assert told == ["U+202E", "U+2066", "U+200B", "U+E0041", "U+001B"]
     await expect(prose.locator("p .hidden-character")).to_have_attribute("data-character", "U+202E")
     # The copy is what was written: it was shown.
-    await prose.get_by_role("button", name="Copy code").click()
-    assert await page.evaluate("navigator.clipboard.readText()") == code
+    assert await copied(page, prose.get_by_role("button", name="Copy code")) == code
 
 
 # The contrast of each colour of code with what is behind it.

@@ -16,7 +16,7 @@ from app.store import Message
 from tests.app.harness import RunningServer, continued, eventually, fake_prompt, running, said
 from tests.browser.conftest import Watch
 from tests.browser.fake import FakeServer, Reply, Script, is_saying, says
-from tests.browser.person import Tab, ask, is_kept, last_answer, stop_clock
+from tests.browser.person import Tab, ask, copied, is_kept, last_answer, stop_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -64,9 +64,7 @@ async def last_figures(page: Page) -> str:
 
 
 async def last_words(page: Page) -> str:
-    await last_answer(page).get_by_role("button", name="Copy answer").click()
-    text: str = await page.evaluate("navigator.clipboard.readText()")
-    return text
+    return await copied(page, last_answer(page).get_by_role("button", name="Copy answer"))
 
 
 def gone_on_with(before: str, length: int) -> str:

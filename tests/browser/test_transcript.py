@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.browser.fake import FakeServer, Reply, cut_after, says
-from tests.browser.person import ask, last_answer
+from tests.browser.person import ask, copied, last_answer
 from tests.browser.records import conversation, keep
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -231,10 +231,10 @@ async def test_the_line_says_what_is_true_now(page: Page, fake: FakeServer) -> N
 
 async def test_each_message_can_be_copied_as_it_was_written(page: Page, fake: FakeServer) -> None:
     await ask_all(page, fake, ("a *b*", "**Bold** and `code`."), ("Two?", "Two."))
-    await answers(page).first.get_by_role("button", name="Copy answer").click()
-    assert await page.evaluate("navigator.clipboard.readText()") == "**Bold** and `code`."
-    await questions(page).first.get_by_role("button", name="Copy question").click()
-    assert await page.evaluate("navigator.clipboard.readText()") == "a *b*"
+    copy_answer = answers(page).first.get_by_role("button", name="Copy answer")
+    assert await copied(page, copy_answer) == "**Bold** and `code`."
+    copy_question = questions(page).first.get_by_role("button", name="Copy question")
+    assert await copied(page, copy_question) == "a *b*"
     await expect(page.locator("#context")).to_contain_text("8 of 8,192 tokens")
 
 

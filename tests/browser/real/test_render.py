@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
-from tests.browser.person import ask, last_answer
+from tests.browser.person import ask, copied, last_answer
 from tests.browser.real.conftest import PATIENCE_MS, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -30,9 +30,7 @@ async def test_code_of_the_model_is_a_figure_that_can_be_copied(context: Browser
     assert "```" not in shown
     assert "\n    return " in shown, "lines stand as they were written"
 
-    await figure.get_by_role("button", name="Copy code").click()
-    await expect(figure.locator("[data-copied=yes]")).to_be_visible()
-    assert await page.evaluate("navigator.clipboard.readText()") == shown
+    assert await copied(page, figure.get_by_role("button", name="Copy code")) == shown
     await page.reload()
     await expect(keyword).to_be_visible()
     assert await figure.locator("code").inner_text() == shown

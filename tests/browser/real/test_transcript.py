@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import BrowserContext, Locator, Page, expect
+from playwright.async_api import BrowserContext, Page, expect
 
-from tests.browser.person import ask, last_answer
+from tests.browser.person import ask, copied, last_answer
 from tests.browser.real.conftest import PATIENCE_MS, exactly, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -17,12 +17,6 @@ async def ended(page: Page) -> None:
     await expect(last_answer(page).get_by_role("button", name="Delete answer")).to_be_visible(
         timeout=PATIENCE_MS
     )
-
-
-async def copied(page: Page, answer: Locator) -> str:
-    await answer.get_by_role("button", name="Copy answer").click()
-    text: str = await page.evaluate("navigator.clipboard.readText()")
-    return text
 
 
 async def test_ask_anew_go_back_and_forth_and_answer_again(context: BrowserContext, page: Page) -> None:
@@ -68,7 +62,8 @@ async def test_stop_go_on_and_ask_more(context: BrowserContext, page: Page) -> N
     )
     await page.keyboard.press("Escape")
     await expect(answer.locator(".ending")).to_have_text("Stopped")
-    before = await copied(page, answer)
+    copy = answer.get_by_role("button", name="Copy answer")
+    before = await copied(page, copy)
 
     await answer.get_by_role("button", name="Continue").click()
     # From now on its figures are of what is added.
@@ -77,7 +72,7 @@ async def test_stop_go_on_and_ask_more(context: BrowserContext, page: Page) -> N
     await page.keyboard.press("Escape")
     await expect(answer.locator(".ending")).to_have_text("Stopped")
     await expect(answer.locator(".figures")).to_contain_text("continued")
-    after = await copied(page, answer)
+    after = await copied(page, copy)
     assert after.startswith(before)
     assert len(after) > len(before)
     assert after.count(before) == 1
