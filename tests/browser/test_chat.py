@@ -162,7 +162,7 @@ async def test_reload_before_the_first_token_and_elsewhere(page: Page, fake: Fak
 
     fake.scripts.append(script)
     await ask(page, "Slow one")
-    await expect(last_answer(page)).to_contain_text("Waiting for the first token")
+    await expect(last_answer(page)).to_have_attribute("data-state", "waiting")
     await is_kept(page)
     await page.get_by_role("button", name="New chat").first.click()
     await page.reload()
