@@ -128,7 +128,7 @@ class Recorder:
             self._of[event.request_id].append(event)
 
     def events(self, request_id: str) -> list[Event]:
-        return self._of.get(request_id, [])
+        return list(self._of.get(request_id, ()))  # what was told so far, not what is told later
 
     def text(self, request_id: str) -> str:
         return "".join(e.text for e in self.events(request_id) if isinstance(e, TokenEvent))

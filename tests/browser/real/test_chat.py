@@ -12,7 +12,6 @@ from tests.browser.real.conftest import PATIENCE_MS, exactly, set_up
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-
 # Counts how often the answer on screen grew: proof that it came piece by piece, whatever the machine's speed.
 COUNT_GROWTH = """
 addEventListener("DOMContentLoaded", () => {
